@@ -19,7 +19,7 @@ from penstock.storage.ledgers.writer import BookKeeperWriter
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance import laws, run_conformance
-from penstock.testing.conformance.ledgers import HEADER, LedgerLaws
+from penstock.testing.conformance.ledgers import HEADER, BookieLedgerLaws
 from tests.cluster.planted_kit import finds
 
 LIMITS = LedgerLimits(timeout_s=0.3, connect_s=0.3)
@@ -35,7 +35,7 @@ async def client(
         yield opened
 
 
-class SimulatedLaws(LedgerLaws):
+class SimulatedLaws(BookieLedgerLaws):
     def __init__(self) -> None:
         self.world = SimBookKeeper()
 
@@ -46,7 +46,7 @@ class SimulatedLaws(LedgerLaws):
         self.world.bookies[bookie].stop()
 
 
-@pytest.mark.parametrize("law", laws(LedgerLaws))
+@pytest.mark.parametrize("law", laws(BookieLedgerLaws))
 def test_laws_hold_on_simulated_bookies(law: str) -> None:
     run_conformance(SimulatedLaws, law=law)
 

@@ -25,7 +25,7 @@ from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.storage.objects.ledger_keys import ObjectLedgerKeys
 from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.durable_log import DurableLogLaws, replayed
-from penstock.testing.conformance.ledgers import HEADER, LedgerLaws
+from penstock.testing.conformance.ledgers import HEADER, BookieLedgerLaws
 
 pytestmark = pytest.mark.cluster
 
@@ -76,9 +76,9 @@ class World:
         return done.stdout.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize("law", laws(LedgerLaws))
+@pytest.mark.parametrize("law", laws(BookieLedgerLaws))
 def test_laws_of_ledgers_hold_on_real_bookies(world: World, law: str) -> None:
-    class RealLaws(LedgerLaws):
+    class RealLaws(BookieLedgerLaws):
         def open(self):
             return world.client()
 

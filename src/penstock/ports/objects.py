@@ -59,3 +59,35 @@ class Objects(Protocol):
     def location(self, name: str) -> str | None:
         """The URL by which another host may read the object, or None if there is none."""
         ...
+
+
+class ExclusiveObjects(Protocol):
+    """An object store that decides which of several writers makes an object: what a log needs of it.
+
+    An object appears whole or not at all, and never changes. Reads see every object whose ``create_new`` has returned. A
+    call that raises UnavailableError, or that is cancelled, may take effect at any later time.
+    """
+
+    async def create_new(self, name: str, data: bytes) -> None:
+        """Write ``data`` as the object if no object has the name. Of all calls with one name, one succeeds.
+
+        Raises: AlreadyExistsError (perhaps by an earlier attempt of ours: compare the bytes), StorageFullError,
+        UnavailableError, UnsupportedError (the storage ignores the condition).
+        """
+        ...
+
+    async def read_whole(self, name: str) -> bytes:
+        """All bytes of the object. Raises FileNotFoundError, UnavailableError."""
+        ...
+
+    async def read(self, name: str, start: int, length: int) -> bytes:
+        """As ``Objects.read``."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """As ``Objects.delete``."""
+        ...
+
+    async def list(self, directory: str) -> Mapping[str, int]:
+        """As ``Objects.list``."""
+        ...

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
-class Nodes(Protocol):
-    """A tree of nodes with data and versions. Writes are linearizable; versions begin at 0 and grow by 1.
+class VersionedNodes(Protocol):
+    """Nodes with data and versions. Writes are linearizable; versions begin at 0 and grow by 1.
 
     Every call raises NotConnectedError if its outcome is unknown: read back, and compare.
     """
@@ -20,13 +20,18 @@ class Nodes(Protocol):
         """Make a node, and its parents where they are missing. Raises AlreadyExistsError."""
         ...
 
+    async def set(self, path: str, data: bytes, *, version: int) -> int:
+        """Replace the data, and return the new version. Raises ConditionFailedError (another version), NotFoundError."""
+        ...
+
+
+@runtime_checkable
+class Nodes(VersionedNodes, Protocol):
+    """A tree of such nodes, with those that only ledgers need. Errors are those of ``VersionedNodes``."""
+
     async def next_number(self, prefix: str) -> int:
         """A number that no other call with this prefix gets. It comes from a sequential node, which is deleted at
         once."""
-        ...
-
-    async def set(self, path: str, data: bytes, *, version: int) -> int:
-        """Replace the data, and return the new version. Raises ConditionFailedError (another version), NotFoundError."""
         ...
 
     async def delete(self, path: str) -> None:

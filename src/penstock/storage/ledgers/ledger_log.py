@@ -26,7 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.ledgers import LedgerSpec, LogWipe
 from penstock.ports.cluster.ledgers import Ledgers, LedgerWriter
-from penstock.ports.cluster.nodes import Nodes
+from penstock.ports.cluster.nodes import VersionedNodes
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
@@ -50,7 +50,7 @@ _FRAME_BYTES = 64
 @asynccontextmanager
 async def open_ledger_log(
     ledgers: Ledgers,
-    nodes: Nodes,
+    nodes: VersionedNodes,
     *,
     path: str,
     rng: Rng,

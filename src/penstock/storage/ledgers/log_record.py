@@ -19,7 +19,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.ports.clock import Clock
-from penstock.ports.cluster.nodes import Nodes
+from penstock.ports.cluster.nodes import VersionedNodes
 from penstock.ports.rng import Rng
 
 _TRIES = 20
@@ -44,7 +44,7 @@ class HeldRecord:
     """``record`` is what this opening knows. Another opening raises the epoch; then every change fails."""
 
     def __init__(
-        self, nodes: Nodes, path: str, record: ContainerRecord, version: int, clock: Clock | None = None
+        self, nodes: VersionedNodes, path: str, record: ContainerRecord, version: int, clock: Clock | None = None
     ) -> None:
         self.record = record
         self._clock = clock
@@ -55,7 +55,7 @@ class HeldRecord:
 
     @classmethod
     async def take(
-        cls, nodes: Nodes, path: str, *, rng: Rng, opening: Opening, clock: Clock | None = None
+        cls, nodes: VersionedNodes, path: str, *, rng: Rng, opening: Opening, clock: Clock | None = None
     ) -> HeldRecord:
         """Begin the next epoch. From here on, no earlier opening can change the record. ``clock``: of an opening that may
         write encrypted ledgers.

@@ -58,6 +58,18 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write ``data`` as a new file, durably except for its name. Blocks. Raises FileExistsError, StorageFullError, OSError:
+    then a part may be written."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if data:
+            write_all(descriptor, path.name, 0, [memoryview(data)])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryview]) -> None:
     """Write all of the views back to back. Raises StorageFullError, OSError; then some of them may be written."""
     index = 0

@@ -13,11 +13,18 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
 from obstore.store import from_url
 
 from penstock.model.errors import AlreadyExistsError as NameTakenError
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, UnavailableError
+from penstock.model.errors import (
+    ConditionFailedError,
+    CorruptDataError,
+    InvalidArgumentError,
+    StorageFullError,
+    UnavailableError,
+    UnsupportedError,
+)
 from penstock.model.urls import url_parts
 
 SCHEMES = ("s3", "gs", "az")
@@ -120,6 +127,49 @@ class BucketObjects:
             if _status(error) != _NO_CONDITIONS:
                 raise self._translated(error, name) from error
             await self.put(name, data)
+
+    async def create_new(self, name: str, data: bytes) -> None:
+        """As ``ports.objects.ExclusiveObjects`` says."""
+        await self._put_if(name, data, "create")
+
+    async def replace(self, name: str, data: bytes, *, tag: str) -> str:
+        """Write ``data`` if the object still has this tag, and return its new one. Raises ConditionFailedError, and as
+        ``create_new``."""
+        return await self._put_if(name, data, {"e_tag": tag})
+
+    async def read_tagged(self, name: str) -> tuple[bytes, str]:
+        """All bytes of the object, and the tag that changes with them. Raises FileNotFoundError, UnavailableError,
+        UnsupportedError: the service has no tags."""
+        try:
+            found = await obstore.get_async(self._store, name)
+            data, tag = bytes(await found.bytes_async()), found.meta["e_tag"]
+        except _ERRORS as error:
+            raise self._translated(error, name) from error
+        if not tag:
+            raise UnsupportedError("tier 2 has no tags of its objects", tier2=self._url, object=name)
+        return data, tag
+
+    async def read_whole(self, name: str) -> bytes:
+        """As ``ports.objects.ExclusiveObjects`` says."""
+        return (await self.read_tagged(name))[0]
+
+    async def _put_if(self, name: str, data: bytes, mode: Any) -> str:
+        try:
+            result = await obstore.put_async(self._store, name, data, mode=mode, use_multipart=False)
+        except AlreadyExistsError as error:
+            raise NameTakenError("object exists", object=name) from error
+        except PreconditionError as error:
+            raise ConditionFailedError("object has another version", object=name) from error
+        except NotSupportedError as error:
+            raise UnsupportedError("tier 2 does not know conditional writes", tier2=self._url) from error
+        except _ERRORS as error:
+            if _status(error) == _NO_CONDITIONS:
+                raise UnsupportedError("tier 2 does not know conditional writes", tier2=self._url) from error
+            raise self._translated(error, name) from error
+        tag = result["e_tag"] or ""
+        if (found := _MD5.fullmatch(tag)) and found[2] is None and found[1] != _md5(data).hex():
+            raise CorruptDataError("tier 2 stored other bytes than were uploaded", object=name)
+        return tag
 
     async def overwrite(self, name: str, data: bytes) -> None:
         """As the port says. The service frees the earlier bytes, unless it keeps versions."""

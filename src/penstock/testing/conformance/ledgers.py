@@ -22,16 +22,12 @@ HEADER = b"header"
 
 
 class LedgerLaws:
-    """Subclass and implement ``open`` and ``kill``. Each law begins with three bookies that serve."""
+    """Subclass and implement ``open``."""
 
     spec = LedgerSpec(labels=(("law", b"of ledgers"),))
 
     def open(self) -> AbstractAsyncContextManager[Ledgers]:
         """A client of its own."""
-        raise NotImplementedError
-
-    async def kill(self, bookie: str) -> None:
-        """End the bookie at once. It may stay registered."""
         raise NotImplementedError
 
     async def law_what_was_acknowledged_is_read_behind_the_header(self) -> None:
@@ -44,7 +40,6 @@ class LedgerLaws:
             check(await writer.close() == 39, "closing may be repeated")
             info = await ledgers.find(writer.ledger)
             check((info.closed, info.last) == (True, 39), "the end is known to all", info=info)
-            check(("law", b"of ledgers") in info.labels, "labels are kept", labels=info.labels)
             found = await entries(ledgers, writer, 39)
             check(found == [HEADER] + [b"%d." % number for number in range(1, 40)], "entries are read back")
             check([one async for one in ledgers.read(writer.ledger, 7, 7)] == [(7, b"7.")], "one entry is read")
@@ -107,6 +102,31 @@ class LedgerLaws:
             found = await entries(other, writer, info.last)
             check(found[1:] == [b"%d" % number for number in range(1, info.last + 1)], "entries are whole")
 
+    async def law_a_deleted_ledger_is_not_found(self) -> None:
+        async with self.open() as ledgers:
+            writer = await ledgers.create(self.spec, HEADER)
+            await writer.close()
+            await ledgers.delete(writer.ledger)
+            await ledgers.delete(writer.ledger)
+            await refused(ledgers.find(writer.ledger), NotFoundError)
+            await refused(ledgers.take_over(writer.ledger), NotFoundError)
+            later = await ledgers.create(self.spec, HEADER)
+            check(later.ledger > writer.ledger, "ids are not used again")
+
+
+class BookieLedgerLaws(LedgerLaws):
+    """Laws of ledgers on bookies. Implement ``kill``, too. Each law begins with three bookies that serve."""
+
+    async def kill(self, bookie: str) -> None:
+        """End the bookie at once. It may stay registered."""
+        raise NotImplementedError
+
+    async def law_labels_are_kept(self) -> None:
+        async with self.open() as ledgers:
+            writer = await ledgers.create(self.spec, HEADER)
+            info = await ledgers.find(writer.ledger)
+            check(("law", b"of ledgers") in info.labels, "labels are kept", labels=info.labels)
+
     async def law_a_dead_bookie_stops_nobody(self) -> None:
         async with self.open() as ledgers, self.open() as other:
             writer = await ledgers.create(self.spec, HEADER)
@@ -139,17 +159,6 @@ class LedgerLaws:
         async with self.open() as ledgers:
             check(len(await ledgers.bookies()) == 3, "three bookies serve")
             await refused(ledgers.create(LedgerSpec(copies=4, acks=2), HEADER), NotEnoughBookiesError)
-
-    async def law_a_deleted_ledger_is_not_found(self) -> None:
-        async with self.open() as ledgers:
-            writer = await ledgers.create(self.spec, HEADER)
-            await writer.close()
-            await ledgers.delete(writer.ledger)
-            await ledgers.delete(writer.ledger)
-            await refused(ledgers.find(writer.ledger), NotFoundError)
-            await refused(ledgers.take_over(writer.ledger), NotFoundError)
-            later = await ledgers.create(self.spec, HEADER)
-            check(later.ledger > writer.ledger, "ids are not used again")
 
 
 async def _added(writer: LedgerWriter, data: bytes) -> int:

@@ -15,6 +15,7 @@ from penstock.app.settings import EmbeddedSettings
 from penstock.client.store import AsyncStore
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.storage.chunks.shared_chunks import SharedChunks, SharedObjects
+from penstock.storage.object_log.directory import DirectoryObjects, DirectoryRecord
 from penstock.testing.bookkeeper.bookies import SimBookKeeper
 from penstock.testing.bookkeeper.nodes import MemoryNodes
 from tests.cluster.replicated_kit import URL, put_in_place
@@ -24,10 +25,12 @@ STREAM = "shop/clicks"
 KEYS = ("ann", "bob", "cid")
 CALLS = (
     (MemoryNodes, ("set",)),
+    (DirectoryRecord, ("create", "set")),
+    (DirectoryObjects, ("create_new", "delete")),
     (SharedObjects, ("put", "delete")),
     (SharedChunks, ("append", "append_together", "sync", "delete", "free_head")),
 )
-"""What changes the log's record or tier 2. Between two of these calls, only the lost disk changes, and the log."""
+"""What changes the log's record or tier 2. Between two of these calls, only the lost disk changes, and a log on bookies."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,8 @@ class Image:
 
 @dataclass(slots=True)
 class Machines:
-    """A store on one machine, and images of what would be left if it vanished. ``wanted``: numbers of the moments."""
+    """A store on one machine, and images of what would be left if it vanished. ``wanted``: numbers of the moments. ``ack``:
+    with ``tier2``, the log is in tier 2, not on bookies."""
 
     path: Path
     bookkeeper: SimBookKeeper = field(default_factory=SimBookKeeper)
@@ -63,6 +67,7 @@ class Machines:
     images: list[Image] = field(default_factory=list)
     moments: int = 0
     records: bool = False
+    ack: str = "disk"
 
     @property
     def tier(self) -> Path:
@@ -98,7 +103,12 @@ class Machines:
     @asynccontextmanager
     async def opened(self, name: str, *, take_over: bool = False) -> AsyncIterator[tuple[LocalRuntime, AsyncStore]]:
         settings = EmbeddedSettings(
-            data=self.path / name, log_at=URL, tier2=str(self.tier), take_over=take_over, deletion_grace_ms=0
+            data=self.path / name,
+            log_at=URL if self.ack == "disk" else None,
+            ack=self.ack,
+            tier2=str(self.tier),
+            take_over=take_over,
+            deletion_grace_ms=0,
         )
         async with open_runtime(settings) as runtime:
             yield runtime, AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)

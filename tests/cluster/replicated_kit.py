@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.app.replicated import replicated_log, takeover
+from penstock.app.replicated import replicated_log
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.testing.bookkeeper.bookies import SimBookKeeper
 
@@ -25,5 +25,4 @@ def put_in_place(simulated: SimBookKeeper, monkeypatch: pytest.MonkeyPatch) -> N
         return open_ledgers(nodes, **settings, connect=simulated.connect)
 
     monkeypatch.setattr(replicated_log, "open_nodes", open_nodes)
-    monkeypatch.setattr(takeover, "open_nodes", open_nodes)
     monkeypatch.setattr(replicated_log, "open_ledgers", connected)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.replicated.binding import bound_log
 from penstock.app.replicated.log_place import parse_log_place, read_mark
-from penstock.app.replicated.replicated_log import bound_log
 from penstock.codec.store.container_record import decode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, PenstockError
 from penstock.storage.ledgers.bookkeeper import open_ledgers

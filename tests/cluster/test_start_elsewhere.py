@@ -15,7 +15,7 @@ import penstock
 from penstock.app.embedded import open_runtime
 from penstock.app.replicated import takeover
 from penstock.app.replicated.log_place import read_mark
-from penstock.app.settings import EmbeddedSettings
+from penstock.app.settings import ACKS, EmbeddedSettings
 from penstock.client.store import AsyncStore
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.segmentstore.repair import load
@@ -44,10 +44,10 @@ async def serve_and_record(machines: Machines) -> None:
         machines.records = False
 
 
-async def start_elsewhere(image: Image, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def start_elsewhere(image: Image, path: Path, monkeypatch: pytest.MonkeyPatch, ack: str = "disk") -> None:
     """Another machine, and after it a third one: what the second wrote to tier 2 is complete too."""
     path.mkdir()
-    left = Machines(path, image.bookkeeper, image.acknowledged.copy())
+    left = Machines(path, image.bookkeeper, image.acknowledged.copy(), ack=ack)
     image.tier.rename(left.tier)
     left.install(monkeypatch)
     for name in ("second", "third"):
@@ -59,17 +59,17 @@ async def start_elsewhere(image: Image, path: Path, monkeypatch: pytest.MonkeyPa
             await runtime.segments.flush()
 
 
-def run_images(tmp_path: Path, wanted: Callable[[int], bool]) -> int:
+def run_images(tmp_path: Path, wanted: Callable[[int], bool], ack: str = "disk") -> int:
     """Start elsewhere from each wanted moment. Returns how many moments there were."""
     tmp_path.mkdir(exist_ok=True)
-    machines = Machines(tmp_path, wanted=wanted)
+    machines = Machines(tmp_path, wanted=wanted, ack=ack)
     with pytest.MonkeyPatch.context() as monkeypatch:
         machines.install(monkeypatch)
         asyncio.run(serve_and_record(machines))
     assert machines.images
     for number, image in enumerate(machines.images):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            asyncio.run(start_elsewhere(image, tmp_path / f"elsewhere-{number}", monkeypatch))
+            asyncio.run(start_elsewhere(image, tmp_path / f"elsewhere-{number}", monkeypatch, ack))
     return machines.moments
 
 
@@ -81,15 +81,17 @@ MOMENTS = 300
 """At most; how many there are depends on how the store's tasks alternate."""
 
 
-def test_a_store_whose_disk_vanishes_starts_elsewhere_with_everything_acknowledged(tmp_path: Path) -> None:
-    moments = run_images(tmp_path, sampled(1, 16))
+@pytest.mark.parametrize("ack", ACKS)
+def test_a_store_whose_disk_vanishes_starts_elsewhere_with_everything_acknowledged(tmp_path: Path, ack: str) -> None:
+    moments = run_images(tmp_path, sampled(1, 16), ack)
     assert moments > 100
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ack", ACKS)
 @pytest.mark.parametrize("share", range(6))
-def test_a_store_starts_elsewhere_from_every_moment(tmp_path: Path, share: int) -> None:
-    run_images(tmp_path, lambda number: number % 6 == share)
+def test_a_store_starts_elsewhere_from_every_moment(tmp_path: Path, share: int, ack: str) -> None:
+    run_images(tmp_path, lambda number: number % 6 == share, ack)
 
 
 # --- planted bugs

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
     from penstock.client.store import AsyncStore
 
-_PLACES = ("log_at", "take_over", "tier2", "tier2_endpoint", "tier2_insecure")
+_PLACES = ("log_at", "ack", "take_over", "tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are not numbers."""
 
 

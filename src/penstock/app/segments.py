@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypedDict
 
 from penstock.app.integrity.start_check import StartFacts, check_start
 from penstock.app.settings import MEMORY_BASE_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings
@@ -34,6 +35,9 @@ from penstock.storage.machine.holds import FileHolds
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.reserve import keep_reserve
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
+
+if TYPE_CHECKING:
+    from penstock.storage.ledgers.keyring import Sealing
 
 CONTAINERS = 4  # containers of a new store; each has its own queue and checkpoint
 _SEGMENT_BYTES = 3 << 10
@@ -149,11 +153,20 @@ class OpenLog:
     owns_tier: bool = False
 
 
+class _KnownLog(TypedDict):
+    """What a start knows about the log outside its directory. See ``open_replicated_log``."""
+
+    is_new: bool
+    epoch_min: int
+    tier: str | None
+    sealing: Sealing
+
+
 @asynccontextmanager
 async def _open_log(
     settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, offload: Offload, clock: Clock, rng: Rng
 ) -> AsyncIterator[OpenLog]:
-    if settings.log_at is None:
+    if settings.log_url is None:
         async with open_local_log(
             files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes, rng=rng
         ) as local:
@@ -161,25 +174,23 @@ async def _open_log(
         return
     # Imported here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
     from penstock.app.replicated.log_keys import open_sealing
-    from penstock.app.replicated.replicated_log import open_replicated_log
     from penstock.app.replicated.takeover import load_store
 
     tier = None
     if facts.tier.place is not None:
         tier = await reserve_tier(files, place=facts.tier.place, endpoint=facts.tier.endpoint, rng=rng)
-    async with (
-        open_sealing(settings, files, offload=offload, clock=clock) as sealing,
-        open_replicated_log(
-            settings.log_at,
-            settings.data,
-            clock=clock,
-            rng=rng,
-            is_new=facts.is_new,
-            epoch_min=facts.epoch_min,
-            tier=tier,
-            sealing=sealing,
-        ) as log,
-    ):
+    async with AsyncExitStack() as stack:
+        sealing = await stack.enter_async_context(open_sealing(settings, files, offload=offload, clock=clock))
+        known = _KnownLog(is_new=facts.is_new, epoch_min=facts.epoch_min, tier=tier, sealing=sealing)
+        if settings.log_at is None:
+            from penstock.app.replicated.object_log import open_object_log
+
+            opening = open_object_log(settings, files, offload=offload, clock=clock, rng=rng, **known)
+        else:
+            from penstock.app.replicated.replicated_log import open_replicated_log
+
+            opening = open_replicated_log(settings.log_at, settings.data, clock=clock, rng=rng, **known)
+        log = await stack.enter_async_context(opening)
 
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
             await load_store(log, settings.data, objects, keyvalue, max_lease_ms=store_settings(settings).max_lease_ms)
@@ -196,7 +207,7 @@ async def _take_over(settings: EmbeddedSettings, *, offload: ThreadOffload, rng:
 @asynccontextmanager
 async def _holds(settings: EmbeddedSettings, *, offload: Offload) -> AsyncIterator[SpaceHolds]:
     holds = FileHolds(settings.data)
-    if settings.log_at is None:
+    if settings.log_url is None:
         yield holds
         return
     from penstock.app.replicated.takeover import held_after_takeover  # only here, as above

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from penstock.app.access.settings import AccessSettings
 from penstock.app.logs import LogFormat
-from penstock.app.replicated.log_place import parse_log_place
+from penstock.app.replicated.log_place import TIER2_LOG, parse_log_place
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.net.dial.addresses import host_of, is_host
@@ -27,6 +27,8 @@ WORKERS_MAX = 64
 WILDCARDS = ("0.0.0.0", "::", "")
 """Hosts that mean all addresses of a machine: a server can listen there, and nobody can connect there."""
 WORKING_MIN_BYTES = 16 << 20
+ACKS = ("disk", "tier2")
+"""When an append can be acknowledged; the first is the default."""
 METRICS_STREAMS = 20  # streams
 SHOWN_STREAMS_MAX = 1000
 """Streams that metrics show one by one. More would make every scrape slow."""
@@ -39,9 +41,11 @@ class EmbeddedSettings:
     ``memory_bytes`` limits the memory of a server, or what an embedded store adds to its process (default 512 MiB, of
     which code and libraries use 80; at least 64 MiB, and 96 for a server). ``log_bytes`` limits the disk space of tier 1
     (default 256 MiB, allocated as needed). ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
-    ``log_at``: ``bookkeeper://ZOOKEEPER:PORT/PATH``, where tier 1 is; None: in the data directory.
-    ``take_over``: if the directory lacks the metadata of the store whose log is at ``log_at``, take over that store; its own
-    directory or machine is lost. It creates no store.
+    ``log_at``: ``bookkeeper://ZOOKEEPER:PORT/PATH``, where tier 1 is; None: in the data directory. ``ack``: when an append
+    is acknowledged: ``disk``, once tier 1 has it; ``tier2``, once tier 2 has it, and then tier 1 is kept there. In a bucket,
+    small appends then collect for up to ``ack_wait_ms`` (250 ms). ``log_at`` and ``ack`` are fixed when a store is created.
+    ``take_over``: if the directory lacks the metadata of the store whose log is at ``log_at`` or in ``tier2``, take over that
+    store; its own directory or machine is lost. It creates no store.
     ``retention_cycle_ms`` is the time between retention cycles (default 60 s). ``deletion_grace_ms`` is how long a deleted
     stream can be restored and keeps its disk space (default 1 h; 0: deletions are final). ``scaling_minute_ms`` is how long
     a minute of scaling by rate is (default 60 s; shorter in tests and demonstrations).
@@ -58,6 +62,8 @@ class EmbeddedSettings:
     log_bytes: int = 256 << 20
     log_file_bytes: int = 20 << 20
     log_at: str | None = None
+    ack: str = ACKS[0]
+    ack_wait_ms: int = 250
     take_over: bool = False
     chunk_bytes: int = 16 << 20
     retention_cycle_ms: int = 60_000
@@ -78,10 +84,7 @@ class EmbeddedSettings:
             raise InvalidArgumentError(
                 "the log needs at least four files", log_bytes=self.log_bytes, file_bytes=self.log_file_bytes
             )
-        if self.log_at is not None:
-            parse_log_place(self.log_at)
-        elif self.take_over:
-            raise InvalidArgumentError("only a store whose log is on BookKeeper can be taken over: give its --log")
+        self._check_log()
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
         if self.scaling_minute_ms < 10:
@@ -96,6 +99,30 @@ class EmbeddedSettings:
                 tier2_unit_bytes=self.tier2_unit_bytes,
                 tier2_wait_ms=self.tier2_wait_ms,
             )
+
+    def _check_log(self) -> None:
+        if self.ack not in ACKS:
+            raise InvalidArgumentError("ack must be disk or tier2", ack=self.ack)
+        if self.ack_wait_ms < 0:
+            raise InvalidArgumentError("ack_wait_ms is negative", ack_wait_ms=self.ack_wait_ms)
+        if self.log_at is not None:
+            parse_log_place(self.log_at)
+            if self.ack != ACKS[0]:
+                raise InvalidArgumentError("with a log on BookKeeper, leave --ack out", ack=self.ack, log=self.log_at)
+        if self.ack != ACKS[0] and str(self.tier2 or "").startswith("hdfs:"):
+            raise InvalidArgumentError(
+                "--ack tier2 is possible with buckets and directories; with HDFS, keep the log on BookKeeper",
+                tier2=self.tier2,
+            )
+        if self.take_over and self.log_url is None:
+            raise InvalidArgumentError(
+                "only a store whose log is on BookKeeper or in tier 2 can be taken over: give its --log, or --ack tier2"
+            )
+
+    @property
+    def log_url(self) -> str | None:
+        """Where tier 1 is; None: in the data directory."""
+        return TIER2_LOG if self.ack != ACKS[0] else self.log_at
 
     @property
     def working_bytes(self) -> int:
@@ -114,6 +141,8 @@ class EmbeddedOptions(TypedDict, total=False):
     log_bytes: int
     log_file_bytes: int
     log_at: str | None
+    ack: str
+    ack_wait_ms: int
     take_over: bool
     chunk_bytes: int
     retention_cycle_ms: int

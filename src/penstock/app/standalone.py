@@ -64,8 +64,10 @@ async def open_standalone(
     if settings.tls is not None:
         load_tls(settings.tls, now_ms=RealClock().now_ms())
     workers = workers_of(settings.store.data, settings.workers)
-    if workers > 1 and settings.store.log_at is not None:
-        raise InvalidArgumentError("a log on BookKeeper serves one process: leave --workers out", workers=workers)
+    if workers > 1 and settings.store.log_url is not None:
+        raise InvalidArgumentError(
+            "a log on BookKeeper or in tier 2 serves one process: leave --workers out", workers=workers
+        )
     check_place(settings.store)
     if not (settings.store.data / "VERSION").exists():
         # For an existing store, errors of the store come first, above all that it is in use.

@@ -70,10 +70,12 @@ class LedgerKey:
 class LogWipe:
     """A wipe of a log that has ended. ``keys``: names of destroyed secrets, sorted, of a log whose frames are encrypted;
     those destroyed in the last day are included. ``at_ms``: when the last of them was destroyed, milliseconds since the Unix
-    epoch; None: the log has no keys, and its files were overwritten."""
+    epoch; None: the log has no keys, and its files were overwritten. ``is_in_tier2``: the log is there, and not on bookies.
+    """
 
     keys: Sequence[str] = ()
     at_ms: int | None = None
+    is_in_tier2: bool = False
 
     @classmethod
     def joined(cls, wipes: Iterable[LogWipe]) -> LogWipe:

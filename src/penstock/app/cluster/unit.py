@@ -17,9 +17,9 @@ from pathlib import Path
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.levels import LevelInForce
 from penstock.app.integrity.start_check import check_start
+from penstock.app.replicated.binding import bound_log, read_record
 from penstock.app.replicated.log_keys import open_sealing
 from penstock.app.replicated.log_place import LogMark, parse_log_place, read_mark, write_mark
-from penstock.app.replicated.replicated_log import bound_log, read_record
 from penstock.app.replicated.takeover import begin_takeover, is_takeover_needed, load_store
 from penstock.app.segments import OpenLog, StoreSource, cluster_memory_min_bytes, open_on_log, store_settings
 from penstock.app.settings import EmbeddedSettings

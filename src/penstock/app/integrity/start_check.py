@@ -60,7 +60,7 @@ async def check_start(
     lost: fields ``missing`` and ``found``), InvalidArgumentError, VersionTooNewError, UnavailableError (tier 2), OSError.
     """
     await offload.run(lambda: check_key(settings.data))
-    await offload.run(lambda: check_log_choice(settings.data, settings.log_at))
+    await offload.run(lambda: check_log_choice(settings.data, settings.log_url))
     files = RealFiles(settings.data, offload, read_only=True)
     tier = await locate_tier(settings, files, offload=offload, read_only=True)
     if tier.place is not None:
@@ -71,7 +71,7 @@ async def check_start(
     ranges = [records.range_of(records.prefix(records.TAG_CHUNK, index)) for index in indexes]
     database = settings.data / METADATA / "store.db"
     look = await offload.run(lambda: look_at_metadata(database, keys=keys, ranges=ranges, verify=verify))
-    if settings.log_at is not None:
+    if settings.log_url is not None:
         return await _check_replicated(settings, look, indexes, tier, containers=containers)
     epoch = await _epoch(files)
     if look is None or look.rows[0] is None:

@@ -1,4 +1,4 @@
-"""Where a store's log is: in its directory, or on BookKeeper. A mark in the directory binds a store to its log."""
+"""Where a store's log is: in its directory, on BookKeeper, or in its tier 2. A mark binds a store to its log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from penstock.codec.log_objects import RECORD
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
 from penstock.storage.machine.calls import make_directories, replace_file
 
 SCHEME = "bookkeeper"
+TIER2_LOG = "tier2:"
+"""The address of a log in the tier 2 of its store."""
 MARK = "wal/BOOKKEEPER"
 LEDGERS_ROOT = "/ledgers"
 NO_ERASURE = (
@@ -21,7 +24,8 @@ NO_ERASURE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """``hosts``: ZooKeeper's addresses; ``path``: the node of the log's record; ``ledgers_root``: BookKeeper's node."""
+    """``hosts``: ZooKeeper's addresses; ``path``: the node of the log's record; ``ledgers_root``: BookKeeper's node. Of a
+    log in tier 2, ``path`` is the object, and the others are empty."""
 
     hosts: str
     path: str
@@ -46,7 +50,10 @@ class LogMark:
 
 
 def parse_log_place(url: str) -> LogPlace:
-    """The parts of ``bookkeeper://HOST:PORT[,HOST:PORT]/PATH[?ledgers=/ROOT]``. Raises InvalidArgumentError."""
+    """The parts of ``bookkeeper://HOST:PORT[,HOST:PORT]/PATH[?ledgers=/ROOT]``, or of ``TIER2_LOG``. Raises
+    InvalidArgumentError."""
+    if url == TIER2_LOG:
+        return LogPlace(hosts="", path=RECORD, ledgers_root="")
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     roots = query.pop("ledgers", [LEDGERS_ROOT])
@@ -86,21 +93,25 @@ def write_mark(data: Path, mark: LogMark) -> None:
     replace_file(data / MARK, json.dumps(asdict(mark), sort_keys=True).encode())
 
 
-def check_log_choice(data: Path, log_at: str | None) -> None:
-    """Raises InvalidArgumentError if the store has its log elsewhere than ``log_at`` (None: in its directory)."""
+def check_log_choice(data: Path, log_url: str | None) -> None:
+    """Raises InvalidArgumentError if the store has its log elsewhere than ``log_url`` (None: in its directory)."""
     mark = read_mark(data)
-    if mark is not None and log_at is None:
-        raise InvalidArgumentError(
-            "the log of this store is on BookKeeper: serve it with `penstock standalone --log` and the log's address, and"
-            " connect to that",
-            data=str(data),
-            log=mark.url,
-        )
-    if mark is None and log_at is not None and (data / "wal" / "EPOCH").exists():
-        raise InvalidArgumentError(
-            "this store has its log in its directory, and a log cannot be moved: leave --log out, or give a size",
-            data=str(data),
-        )
+    if mark is None:
+        if log_url is not None and (data / "wal" / "EPOCH").exists():
+            option = "--ack" if log_url == TIER2_LOG else "--log"
+            raise InvalidArgumentError(
+                f"this store has its log in its directory, and a log cannot be moved: leave {option} out",
+                data=str(data),
+            )
+        return
+    if (mark.url == TIER2_LOG) == (log_url == TIER2_LOG) and log_url is not None:
+        return
+    how = "--ack tier2" if mark.url == TIER2_LOG else "--log and the log's address"
+    raise InvalidArgumentError(
+        f"the log of this store is {_where(mark)}: serve it with `penstock standalone {how}`, and connect to that",
+        data=str(data),
+        log=mark.url,
+    )
 
 
 def refuse_replicated(data: Path, *, what: str) -> None:
@@ -108,5 +119,9 @@ def refuse_replicated(data: Path, *, what: str) -> None:
     mark = read_mark(data)
     if mark is not None:
         raise UnsupportedError(
-            f"{what} is not supported for a store whose log is on BookKeeper", data=str(data), log=mark.url
+            f"{what} is not supported for a store whose log is {_where(mark)}", data=str(data), log=mark.url
         )
+
+
+def _where(mark: LogMark) -> str:
+    return "in tier 2" if mark.url == TIER2_LOG else "on BookKeeper"

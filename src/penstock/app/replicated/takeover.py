@@ -13,21 +13,21 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.app.replicated.log_place import LogMark, parse_log_place, read_mark, write_mark
-from penstock.app.replicated.replicated_log import read_record
+from penstock.app.replicated.binding import read_record
+from penstock.app.replicated.log_place import TIER2_LOG, LogMark, LogPlace, parse_log_place, read_mark, write_mark
+from penstock.app.replicated.object_log import open_log_objects
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import locate_tier
 from penstock.codec.store import rows as records
 from penstock.codec.store.container_record import ContainerRecord
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, StorageFullError
-from penstock.ports.cluster.nodes import Nodes
+from penstock.ports.cluster.nodes import Nodes, VersionedNodes
 from penstock.ports.holds import SpaceHolds
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.segmentstore.repair.load import load_published
 from penstock.storage.chunks.claim import adopt_tier, tier_mark
-from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.ledger_log import LedgerLog
 from penstock.storage.machine.calls import sync_directory
 from penstock.storage.machine.files import RealFiles
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng: Rng) -> None:
-    """Prepare the directory, which the caller has locked, to take over the store of ``settings.log_at``. Does nothing if the
+    """Prepare the directory, which the caller has locked, to take over the store of ``settings.log_url``. Does nothing if the
     directory is the store's.
 
     No server is fenced here. Outdated metadata in the directory is deleted. After an interruption, call it again.
@@ -51,19 +51,20 @@ async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng:
     the lost directory),
     CorruptDataError (the store published nothing, and the log no longer has everything), UnavailableError, OSError.
     """
-    url, data = settings.log_at, settings.data
+    url, data = settings.log_url, settings.data
     if url is None:
         return
     place = parse_log_place(url)
-    async with open_nodes(place.hosts) as nodes:
-        record = await read_record(nodes, place.path)
+    async with _open_records(settings, place, offload=offload, rng=rng) as records:
+        record = await read_record(records, place.path)
         mark = await offload.run(lambda: read_mark(data))
         if record is None and mark is None:
             raise InvalidArgumentError(
-                "no store has its log there, so there is nothing to take over: check the path in --log. To create a store,"
-                " start it once without --take-over",
+                "no store has its log there, so there is nothing to take over: check"
+                f" {'--tier2' if url == TIER2_LOG else 'the path in --log'}. To create a store, start it once without"
+                " --take-over",
                 log=url,
-                beside=await _paths_beside(nodes, place.path),
+                beside=await _paths_beside(records, place.path),
             )
     has_metadata = (data / _METADATA / "store.db").exists()
     # Without a record, the directory is the store's: opening the log reports what is wrong.
@@ -86,8 +87,27 @@ async def begin_takeover(
     await offload.run(lambda: write_mark(data, fresh))
 
 
-async def _paths_beside(nodes: Nodes, path: str) -> tuple[str, ...]:
-    """Paths that exist where ``path`` does not: below its nearest parent that has any."""
+@asynccontextmanager
+async def _open_records(
+    settings: EmbeddedSettings, place: LogPlace, *, offload: Offload, rng: Rng
+) -> AsyncIterator[VersionedNodes]:
+    if place.hosts:
+        # Imported here: a log in tier 2 does not need the client of ZooKeeper.
+        from penstock.app.replicated import replicated_log
+
+        async with replicated_log.open_nodes(place.hosts) as nodes:
+            yield nodes
+        return
+    files = RealFiles(settings.data, offload)
+    async with open_log_objects(settings, files, offload=offload, rng=rng) as kept:
+        yield kept.records
+
+
+async def _paths_beside(records: VersionedNodes, path: str) -> tuple[str, ...]:
+    """Paths that exist where ``path`` does not: below its nearest parent that has any. Empty for a log in tier 2."""
+    if not isinstance(records, Nodes):
+        return ()
+    nodes: Nodes = records
     while path:
         path = path.rpartition("/")[0]
         with suppress(NotFoundError):

@@ -34,6 +34,9 @@ _OVERWRITTEN = "log files that held them were overwritten, files that wait to be
 _UNREADABLE = (
     "the bytes on bookies are unreadable, because their keys were destroyed by {at}; the bookies free them later"
 )
+_UNREADABLE_OBJECTS = (
+    "the bytes of the log in tier 2 are unreadable, because their keys were destroyed by {at}; its objects are deleted"
+)
 
 NOT_SEEN = "not_seen"
 """Field of a search in a receipt: events that the search does not find although they may hold a value."""
@@ -106,7 +109,7 @@ def log_fields(wipe: LogWipe) -> dict[str, Any]:
         return {"tiers": {**_PLACES, "log": _OVERWRITTEN}}
     at = datetime.fromtimestamp(wipe.at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {
-        "tiers": {**_PLACES, "log": _UNREADABLE.format(at=at)},
+        "tiers": {**_PLACES, "log": (_UNREADABLE_OBJECTS if wipe.is_in_tier2 else _UNREADABLE).format(at=at)},
         "log_keys": {
             "destroyed_ms": wipe.at_ms,
             "count": len(wipe.keys),

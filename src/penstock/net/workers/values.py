@@ -71,6 +71,7 @@ _RECORDS = {
 }
 _FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in _RECORDS.items()}
 _FIELDS["DamagedEntry"] = ("key",)
+_FIELDS["LogWipe"] = ("keys", "at_ms")  # a log in tier 2 serves one process
 _ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (LimitAction, ScaleType, TableKind)}
 _ERRORS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)

@@ -121,8 +121,8 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
     if record is None:
         if mark is not None or owners:
             raise InvalidArgumentError(
-                "tier 2 belongs to another store; name an unused prefix. A store with its log on BookKeeper is continued here"
-                " with --take-over",
+                "tier 2 belongs to another store; name an unused prefix. A store with its log on BookKeeper or in tier 2 is"
+                " continued here with --take-over",
                 tier2=place,
                 store=mark,
             )
@@ -186,7 +186,8 @@ def _refuse_strangers(owners: list[str], record: TierRecord, place: str) -> None
     if strangers:
         raise InvalidArgumentError(
             "tier 2 was opened by another copy of this store: this copy is old, and would delete the other's chunks as "
-            "garbage. To get an independent store, use `penstock restore` with a backup. If the other copy no longer "
+            "garbage. To get an independent store, use `penstock restore` with a backup. A store with its log on "
+            "BookKeeper or in tier 2 is brought back here with --take-over. Otherwise, if the other copy no longer "
             "exists, delete the object named here",
             tier2=place,
             object=strangers[-1],

@@ -87,7 +87,7 @@ class SharedChunks:
         await self._chunks.close()
 
     async def _check(self) -> None:
-        await _check_mark(self._files)
+        await check_mark(self._files)
 
 
 class SharedObjects:
@@ -98,42 +98,42 @@ class SharedObjects:
         self._files = files
 
     async def put(self, name: str, data: bytes) -> None:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         await self._objects.put(name, data)
 
     async def create(self, name: str, data: bytes) -> None:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         await self._objects.create(name, data)
 
     async def overwrite(self, name: str, data: bytes) -> None:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         await self._objects.overwrite(name, data)
 
     async def keeps_versions(self, name: str) -> bool:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         return await self._objects.keeps_versions(name)
 
     async def read(self, name: str, start: int, length: int) -> bytes:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         return await self._objects.read(name, start, length)
 
     async def size(self, name: str) -> int:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         return await self._objects.size(name)
 
     async def delete(self, name: str) -> None:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         await self._objects.delete(name)
 
     async def list(self, directory: str) -> Mapping[str, int]:
-        await _check_mark(self._files)
+        await check_mark(self._files)
         return await self._objects.list(directory)
 
     def location(self, name: str) -> str | None:
         return self._objects.location(name)
 
 
-async def _check_mark(files: Files) -> None:
+async def check_mark(files: Files) -> None:
     """Raises UnavailableError if the mark is not visible."""
     if not await files.exists(MARK):
         raise UnavailableError("the directory of tier 2 is missing", mark=files.location(MARK))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.codec.store.ledger_keys import SECRET_BYTES
 from penstock.model.errors import PenstockError, UnavailableError, UnsupportedError
@@ -26,12 +26,14 @@ _FORGET_S = 3600.0  # how often old markers are deleted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealing:
     """How a log encrypts its ledgers. ``keys``: the secrets of the log with a uid. ``may_write``: whether new ledgers are
-    encrypted; what is encrypted is read in any case. ``refusal``: why a log that may not write them cannot be wiped."""
+    encrypted; what is encrypted is read in any case. ``refusal``: why a log that may not write them cannot be wiped.
+    ``is_in_tier2``: see ``LogWipe``."""
 
     keys: Callable[[str], LedgerKeys]
     clock: Clock
     may_write: Callable[[], bool] = lambda: True
     refusal: str = "the log is not encrypted, and bookies keep deleted bytes until they compact"
+    is_in_tier2: bool = False
 
 
 class Keyring:
@@ -122,10 +124,11 @@ class Keyring:
             known = [key for key in (*self._of.values(), *self._retired) if key not in kept]
             await self._keys.destroy(known)  # a listing may lag
             found = await self._keys.destroy_others(kept, epoch=self._epoch)
-            if found is not None:
-                self._retired = {key: None for key in self._retired if key in kept}
-                self._of = {ledger: key for ledger, key in self._of.items() if key in kept}
-            return found
+            if found is None:
+                return None
+            self._retired = {key: None for key in self._retired if key in kept}
+            self._of = {ledger: key for ledger, key in self._of.items() if key in kept}
+            return replace(found, is_in_tier2=self._sealing.is_in_tier2)
 
     async def close(self) -> None:
         """Stop what runs in the background. The reserve is destroyed by the next wipe."""

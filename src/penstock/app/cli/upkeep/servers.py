@@ -76,12 +76,30 @@ LogOption = Annotated[
         " bookkeeper://ZOOKEEPER:PORT/PATH: a log on BookKeeper, fixed when a store is created.",
     ),
 ]
+AckOption = Annotated[
+    str,
+    typer.Option(
+        "--ack",
+        metavar="WHEN",
+        help="When an append is acknowledged: disk, once the log is on this disk or on BookKeeper; tier2, once tier 2 has it:"
+        " then the loss of this machine loses nothing. Needs --tier2 in a bucket or a directory. Fixed when a store is"
+        " created.",
+    ),
+]
+AckWaitOption = Annotated[
+    str,
+    typer.Option(
+        "--ack-wait",
+        metavar="DURATION",
+        help=f"With --ack tier2 in a bucket: how long small appends collect at most, to share an object. {DURATIONS}",
+    ),
+]
 TakeOverOption = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="With a log on BookKeeper and --tier2: if the data directory is new or out of date, continue the store from"
-        " its log and tier 2. A server that still runs this store is stopped. It never creates a store.",
+        help="With a log on BookKeeper and --tier2, or --ack tier2: if the data directory is new or out of date, continue"
+        " the store from its log and tier 2. A server that still runs this store is stopped. It never creates a store.",
     ),
 ]
 RetentionCycleOption = Annotated[
@@ -208,6 +226,8 @@ def standalone(
     workers: WorkersOption = None,
     memory: MemoryOption = "512MiB",
     log: LogOption = "256MiB",
+    ack: AckOption = "disk",
+    ack_wait: AckWaitOption = "250ms",
     take_over: TakeOverOption = False,
     retention_cycle: RetentionCycleOption = "60s",
     deletion_grace: DeletionGraceOption = "1h",
@@ -242,7 +262,7 @@ def standalone(
         store=EmbeddedSettings(
             data=data,
             **_sizes(memory, log),
-            take_over=take_over,
+            **_log_choice(ack, ack_wait, take_over=take_over),
             **loop_times(retention_cycle, deletion_grace, scaling_minute),
             **_tier2(tier2, s3_endpoint, tier2_unit, tier2_wait, insecure=insecure),
         ),
@@ -286,6 +306,16 @@ def _sizes(memory: str, log: str) -> _Sizes:
     else:
         sizes["log_bytes"] = parse_size(log)
     return sizes
+
+
+class _LogChoice(TypedDict):
+    ack: str
+    ack_wait_ms: int
+    take_over: bool
+
+
+def _log_choice(ack: str, ack_wait: str, *, take_over: bool) -> _LogChoice:
+    return {"ack": ack, "ack_wait_ms": parse_duration_ms(ack_wait), "take_over": take_over}
 
 
 class _Times(TypedDict):

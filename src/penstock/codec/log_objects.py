@@ -21,7 +21,6 @@ HEAD: Final = struct.Struct(">4sB?2xQQQI4x")
 HEAD_BYTES: Final = HEAD.size + 4
 DIRECTORY: Final = "log"
 LEDGERS: Final = f"{DIRECTORY}/ledgers"
-RECORD: Final = f"{DIRECTORY}/record"
 _LENGTH: Final = struct.Struct(">I")
 
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from penstock.codec.log_objects import RECORD
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
 from penstock.storage.machine.calls import make_directories, replace_file
 
 SCHEME = "bookkeeper"
 TIER2_LOG = "tier2:"
 """The address of a log in the tier 2 of its store."""
+TIER2_RECORD = "log/record"
 MARK = "wal/BOOKKEEPER"
 LEDGERS_ROOT = "/ledgers"
 NO_ERASURE = (
@@ -53,7 +53,7 @@ def parse_log_place(url: str) -> LogPlace:
     """The parts of ``bookkeeper://HOST:PORT[,HOST:PORT]/PATH[?ledgers=/ROOT]``, or of ``TIER2_LOG``. Raises
     InvalidArgumentError."""
     if url == TIER2_LOG:
-        return LogPlace(hosts="", path=RECORD, ledgers_root="")
+        return LogPlace(hosts="", path=TIER2_RECORD, ledgers_root="")
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     roots = query.pop("ledgers", [LEDGERS_ROOT])

@@ -256,13 +256,11 @@ def standalone(
     penstock standalone --data ./store --workers 4 --tier2 s3://bucket/prefix
     penstock standalone --data ./store --tls-cert server.pem --tls-key server.key
     """
-    from penstock.app.standalone import run
-
     settings = StandaloneSettings(
         store=EmbeddedSettings(
             data=data,
             **_sizes(memory, log),
-            **_log_choice(ack, ack_wait, take_over=take_over),
+            **_acks(ack, ack_wait, take_over=take_over),
             **loop_times(retention_cycle, deletion_grace, scaling_minute),
             **_tier2(tier2, s3_endpoint, tier2_unit, tier2_wait, insecure=insecure),
         ),
@@ -277,6 +275,12 @@ def standalone(
         access=access_settings(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
+    _serve(settings, json=json)
+
+
+def _serve(settings: StandaloneSettings, *, json: bool) -> None:
+    from penstock.app.standalone import run  # only here: it imports the servers
+
     run(settings, ready=_ready_json if json else _ready_text, show_warning=print_nothing if json else print_line)
 
 
@@ -308,14 +312,14 @@ def _sizes(memory: str, log: str) -> _Sizes:
     return sizes
 
 
-class _LogChoice(TypedDict):
+class _Acks(TypedDict):
     ack: str
     ack_wait_ms: int
     take_over: bool
 
 
-def _log_choice(ack: str, ack_wait: str, *, take_over: bool) -> _LogChoice:
-    return {"ack": ack, "ack_wait_ms": parse_duration_ms(ack_wait), "take_over": take_over}
+def _acks(ack: str, wait: str, *, take_over: bool) -> _Acks:
+    return {"ack": ack, "ack_wait_ms": parse_duration_ms(wait), "take_over": take_over}
 
 
 class _Times(TypedDict):

@@ -22,6 +22,11 @@ _STARTING_SHARE, _ROUNDS_SHARE = 0.25, 0.85
 OURS = "ours, write()"
 OURS_OFFICIAL = "ours, pravega 0.3.8"
 PRAVEGA = "Pravega 0.13 standalone"
+# Stores whose server no package registry has, and why: they are listed as left out.
+NOT_PACKAGED = {
+    "Apache Iggy": "its server is published as an image and as a binary of a release only: "
+    "crates.io has the crate iggy, its client, and no iggy-server; PyPI's apache-iggy is a client too",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -347,7 +352,8 @@ class PeersBench:
                         else official.values.get(work)
                     )
                     rows.append(self._row(work, one, values, mine, target, "W6"))
-        return [*rows, *self.skipped]
+        absent = [Skipped(id="V", work="all", who=who, reason=reason) for who, reason in NOT_PACKAGED.items()]
+        return [*rows, *absent, *self.skipped]
 
     @staticmethod
     def _row(

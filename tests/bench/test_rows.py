@@ -56,6 +56,11 @@ def test_what_was_left_out_is_told_by_name_with_the_reason_and_survives_json() -
     assert json.loads(json.dumps(skipped.as_dict()))["reason"] == "there is no java here"
 
 
+def test_a_store_without_a_packaged_server_is_listed_as_left_out(tmp_path: Path) -> None:
+    rows = PeersBench(tmp_path, runs=3, scale=1.0)._rows()
+    assert any(isinstance(row, Skipped) and row.who == "Apache Iggy" and "crates.io" in row.reason for row in rows)
+
+
 def contestant(who: str) -> Contestant:
     return Contestant(who=who, durability="F", server="ours", module="none", arguments=lambda _: [])
 

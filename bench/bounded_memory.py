@@ -376,7 +376,7 @@ def recovery(bench: Bench) -> None:
     server = bench.server("recovery", "--log", "1GiB")
     with server:
         empty = cpu_s_of(pid_of(server))
-    process = multiprocessing.get_context("spawn").Process(target=_fill_log, args=(str(server.data), total))
+    process = multiprocessing.get_context("spawn").Process(target=fill_log, args=(str(server.data), total))
     process.start()
     process.join()
     if process.exitcode != _DIED:
@@ -407,8 +407,8 @@ _LOGGED = "many/small/0.#epoch.0"
 _DIED = 9
 
 
-def _fill_log(data: str, total: int) -> None:
-    """Write to a store that neither tiers nor checkpoints, and die."""
+def fill_log(data: str, total: int, record_bytes: int = 1024) -> None:
+    """Write records to a store that neither tiers nor checkpoints, and die."""
     own = budgets.store_settings
 
     def settings(given: EmbeddedSettings) -> StoreSettings:
@@ -427,8 +427,8 @@ def _fill_log(data: str, total: int) -> None:
             await runtime.segments.create_segment(_LOGGED)
             writer = UUID(int=1)
             await runtime.segments.setup_append(_LOGGED, writer)
-            block = event(bytes(1016))
-            for start in range(0, total >> 10, 64):
+            block = event(bytes(record_bytes - 8))
+            for start in range(0, total // record_bytes, 64):
                 await asyncio.gather(
                     *(
                         runtime.segments.append(

@@ -40,12 +40,12 @@ class HistoryBench:
                     for start in range(0, self.count, 100_000):
                         writer.write_many(payloads(SIZE, min(100_000, self.count - start)))
                     writer.flush()
-                self._settle(stream)
+                self.settle(stream)
                 return self._measure(stream)
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _settle(self, stream: Any) -> None:
+    def settle(self, stream: Any) -> None:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             found = stream.describe()
@@ -73,7 +73,7 @@ class HistoryBench:
         for _ in range(self.runs):
             for name, read in kinds.items():
                 if name == "cold":
-                    self._drop_cache()
+                    self.drop_cache()
                 rates[name].append(self.count / seconds(read))
         bytes_of = {name: [rate * FRAMED for rate in found] for name, found in rates.items()}
         cold, loopback = self.limits.cold_read_bytes_s, self.limits.loopback_bytes_s
@@ -112,7 +112,7 @@ class HistoryBench:
             ),
         ]
 
-    def _drop_cache(self) -> None:
+    def drop_cache(self) -> None:
         for path in (self.directory / "store" / "chunks").rglob("*"):
             if path.is_file():
                 handle = os.open(path, os.O_RDONLY)

@@ -48,7 +48,7 @@ with penstock.connect({address!r}) as store:
 """
 
 
-class _Tails:
+class Tails:
     """Connections that read a segment from its tail on, with as little Python as will do: the server is measured."""
 
     def __init__(self, port: int, segment: str, offset: int, readers: int) -> None:
@@ -133,7 +133,7 @@ class TailsBench:
             name = f"bench/tails/{segment & 0xFFFFFFFF}.#epoch.{segment >> 32}"
             before = _resident_bytes(server)
 
-            tails = _Tails(server.store_port, name, offset, count)
+            tails = Tails(server.store_port, name, offset, count)
             tails.round(write, _FRAMED)
             parked = (_resident_bytes(server) - before) / count
             medians, lates, costs = [], [], []

@@ -112,14 +112,14 @@ class WorkersBench:
             stream = store.create_stream("bench/s", segments=CONNECTIONS, create_scope=True)
             connections = [
                 Connection(endpoint, name, self.events)
-                for name, endpoint in asyncio.run(_endpoints(server.address, stream))
+                for name, endpoint in asyncio.run(endpoints(server.address, stream))
             ]
             pids = [worker["pid"] for worker in server.workers]
             if server.process is not None:
                 pids.append(server.process.pid)
             before = sum(map(_cpu_s, pids))
             started = time.perf_counter()
-            _drive(connections)
+            drive(connections)
             took = time.perf_counter() - started
             cpu_s = sum(map(_cpu_s, pids)) - before
         shutil.rmtree(directory, ignore_errors=True)
@@ -127,7 +127,7 @@ class WorkersBench:
         return total / took, cpu_s / total * 1e6
 
 
-def _drive(connections: Sequence[Connection]) -> None:
+def drive(connections: Sequence[Connection]) -> None:
     """Send all, and return once all is acknowledged."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
@@ -145,7 +145,7 @@ def _drive(connections: Sequence[Connection]) -> None:
                     left -= 1
 
 
-async def _endpoints(address: str, stream: Any) -> list[tuple[str, Endpoint]]:
+async def endpoints(address: str, stream: Any) -> list[tuple[str, Endpoint]]:
     async with open_remote(address) as (_, controller):
         names = [segment_name(StreamName.parse(str(stream.name)), item.segment) for item in stream.describe().segments]
         return [(name, await controller.layout.endpoint(name)) for name in names]

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from penstock.app.erasure.ledger import settle_ledger
+from penstock.app.integrity.reconcile import Reconciled, StoredSegments, reconcile_segments
 from penstock.controller.controller import Controller
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.ports.rng import Rng
@@ -24,13 +27,16 @@ _JUMP_MIN, _JUMP_SPAN = 1 << 20, 1 << 23
 successive restores, and two restores of one backup seldom get the same."""
 
 
-def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
+def write_marker(data: Path, *, backup_ms: int, rng: Rng, reconcile: bool = False) -> None:
     """Record durably that ``data`` was restored or rebuilt and not started yet.
 
-    ``backup_ms``: the moment of which the copy is. Raises StorageFullError, OSError.
+    ``backup_ms``: the moment of which the copy is. ``reconcile``: streams and segments are not consistent yet. Raises
+    StorageFullError, OSError.
     """
     jump = _JUMP_MIN + rng.randrange(_JUMP_SPAN)
-    fields = {"format": FORMAT_VERSION, "backup_ms": backup_ms, "jump": jump}
+    fields: dict[str, int | bool] = {"format": FORMAT_VERSION, "backup_ms": backup_ms, "jump": jump}
+    if reconcile:
+        fields["reconcile"] = True
     replace_file(data / MARKER, json.dumps(fields).encode() + b"\n")
 
 
@@ -51,21 +57,42 @@ async def _settle_marker(data: Path, controller: Controller) -> None:
     A crash leaves the marker: the next start repeats the step, and streams get one more epoch.
     Raises CorruptDataError, VersionTooNewError, OSError, and what scaling a stream raises.
     """
+    fields = _read_marker(data)
+    if fields is None:
+        return
+    jump = int(fields["jump"])
+    streams = await controller.begin_restored(jump)
+    (data / MARKER).unlink()
+    sync_directory(data)
+    log.warning("restored store continues in new segments", extra={"streams": streams, "jump": jump})
+
+
+async def reconcile_restored(data: Path, segments: StoredSegments) -> None:
+    """If a worker was repaired and has lost something, make streams and segments consistent, before the controller opens. A
+    crash leaves it to the next start. Raises CorruptDataError, VersionTooNewError, and what the segments raise."""
+    fields = _read_marker(data)
+    if fields is None or not fields.get("reconcile"):
+        return
+    found = Reconciled()
+    await reconcile_segments(segments, found)
+    for sentence in found.made:
+        log.warning("repaired store: %s", sentence)
+
+
+def _read_marker(data: Path) -> Mapping[str, Any] | None:
+    """The fields of the marker; None: there is none. Raises CorruptDataError, VersionTooNewError."""
     file = data / MARKER
     try:
         text = file.read_bytes()
     except FileNotFoundError:
-        return
+        return None
     try:
-        fields = json.loads(text)
-        version, jump = int(fields["format"]), int(fields["jump"])
+        fields: Mapping[str, Any] = json.loads(text)
+        version, _ = int(fields["format"]), int(fields["jump"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(
             "record of the restore cannot be read; restore the backup again", file=str(file)
         ) from error
     if version > FORMAT_VERSION:
         raise VersionTooNewError("data directory was restored by a newer version", file=str(file), version=version)
-    streams = await controller.begin_restored(jump)
-    file.unlink()
-    sync_directory(data)
-    log.warning("restored store continues in new segments", extra={"streams": streams, "jump": jump})
+    return fields

@@ -16,7 +16,7 @@ from penstock.app.descriptors import connections_allowed
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.integrity.start_check import check_workers
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.restored import settle_restored
+from penstock.app.restored import reconcile_restored, settle_restored
 from penstock.app.segments import wire_limits
 from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
 from penstock.app.settings import StandaloneSettings
@@ -144,6 +144,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
         await check_workers(settings.store, layout)
         workers = await stack.enter_async_context(open_workers(settings, layout))
         directory.mark_complete()
+        await reconcile_restored(settings.store.data, workers.segments)
         controller = await stack.enter_async_context(
             open_control(
                 settings,

@@ -1,116 +1,55 @@
-"""A working store in a new directory, from tier 2 alone. Source: docs/design/0015-integrity.md."""
+"""A working store in a new directory, from tier 2 alone. Source: docs/design/0015-integrity.md.
+
+A store of several workers has a part for each: docs/design/0072-rebuild-of-workers.md.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from crc32c import crc32c
 
 from penstock.app.backup.places import new_place
 from penstock.app.erasure.key import ERASURE_KEY, read_key, write_key
 from penstock.app.erasure.ledger import leave_ledger, read_ledger
-from penstock.app.integrity.log_behind import look_behind
-from penstock.app.integrity.reconcile import Reconciled, reconcile
+from penstock.app.integrity.rebuild_part import PartRebuild, Share
+from penstock.app.integrity.rebuild_report import Progress, RebuildReport
+from penstock.app.integrity.reconcile import Part, Recovered, reconcile
 from penstock.app.integrity.source import Source, open_source
+from penstock.app.integrity.worker_parts import (
+    WorkerPart,
+    WorkerPlaces,
+    check_mark,
+    check_parts,
+    find_places,
+    one_worker,
+    total_containers,
+)
 from penstock.app.restored import write_marker
 from penstock.app.settings import EmbeddedSettings
-from penstock.app.tier2 import Tier2, open_tier
-from penstock.app.workers.layout import CONTAINERS_EACH
-from penstock.app.workers.layout import RECORD as WORKERS_RECORD
-from penstock.codec.store import rows as records
-from penstock.codec.store.catalogue import ObjectName
-from penstock.codec.store.chunk_index import SUFFIX, IndexRecord, encode_record, index_name
-from penstock.codec.store.wal import EpochRecord, encode_epoch
+from penstock.app.tier2 import tier2_of_worker
+from penstock.app.workers.layout import CONTAINERS_EACH, WorkerLayout, settle_layout, worker_directory
 from penstock.core.cases.ledger import Ledger
-from penstock.core.segments.garbage import chunk_epoch, is_marker, parse_chunk_name
-from penstock.model.damage import Damage, DamageKind
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
-from penstock.ports.chunks import ChunkReads, ChunkStorage
-from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.repair import rebuild as rows_of
-from penstock.segmentstore.repair.rebuild_aside import restore_aside
+from penstock.model.errors import CorruptDataError
 from penstock.storage.machine.calls import sync_directory
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
-from penstock.storage.machine.files import RealFiles
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
-Progress = Callable[[Mapping[str, int]], None]
 _SUFFIX, _WHAT = "rebuilding", "a rebuilt store"
 
 
-@dataclass(slots=True, kw_only=True)
-class RebuildReport:
-    """What was recovered, and what was not. Damaged data was copied unchanged: the new store refuses to read it too."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a rebuild adds to the new directory. ``erased``: a ledger of erasures, signed by one of ``keys``; ``key``: the
+    file of the original's key, for digests in it."""
 
-    place: str
-    data: str
-    containers: list[dict[str, Any]] = field(default_factory=list)
-    segments: int = 0
-    tables: int = 0
-    chunks: int = 0
-    bytes: int = 0
-    events: int = 0
-    lost: list[dict[str, Any]] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
-    unnamed_chunks: list[str] = field(default_factory=list)
-    streams: Reconciled = field(default_factory=Reconciled)
-    log: list[dict[str, Any]] = field(default_factory=list)
-    """Frames and operations of the source's own log that were not applied, for each container. A start applies them."""
-    restored: list[str] = field(default_factory=list)
-    """Segments that were set aside and that the rebuild restored in full."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is known to be missing. The contents of a lost log are never known."""
-        return not (self.lost or self.damage or self.unnamed_chunks or self.streams.made or self.log)
-
-    def unknown(self) -> list[str]:
-        """Sentences about losses that cannot be determined."""
-        times = [item["as_of_ms"] for item in self.containers if item["as_of_ms"] is not None]
-        said = [
-            "what was written after the catalogue's last entry was only in the log, and tier 2 does not show how much: "
-            "log_not_applied counts it only if the source is a data directory that still has its log, and could be read"
-        ]
-        if times and min(times) != max(times):
-            said.append(
-                f"parts of the store are up to {(max(times) - min(times)) / 1000:.1f} s apart: a transaction that committed "
-                "in between can be present in some segments and missing in others"
-            )
-        if self.unnamed_chunks:
-            said.append(
-                "chunks that no entry names are garbage or the last ones written: they do not show their segment"
-            )
-        return said
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "place": self.place,
-            "data": self.data,
-            "complete": self.is_complete,
-            "containers": self.containers,
-            "streams": self.streams.streams,
-            "segments": self.segments,
-            "tables": self.tables,
-            "chunks": self.chunks,
-            "bytes": self.bytes,
-            "events": self.events,
-            "lost": self.lost,
-            "damage": [item.as_json() for item in self.damage],
-            "log_not_applied": self.log,
-            "made_anew": self.streams.made,
-            "unnamed_chunks": self.unnamed_chunks,
-            "restored": self.restored,
-            "unknown": self.unknown(),
-        }
+    erased: Ledger | None = None
+    key: Path | None = None
+    keys: Sequence[str] = field(default=())
 
 
 async def rebuild(
@@ -125,66 +64,84 @@ async def rebuild(
     keys: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``).
+    """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``; for a store of
+    several workers ``find_places``). It gets as many workers as it had.
 
     ``place`` is not changed. Until the directory is complete, it is called ``data.rebuilding``. ``tier2``: where the
     new store keeps its chunks; None: in ``data``. Before it serves anybody, the first opening moves all streams to new
     segments, and erases again what the ``ledger`` lists. ``key``: of the original, for digests in it. ``keys``: public
     keys that may have signed it; none: those of the source.
 
-    Raises: InvalidArgumentError (``backup.places.new_place``), CorruptDataError (there is no catalogue), DirectoryInUseError,
-    UnavailableError, StorageFullError, OSError.
+    Raises: InvalidArgumentError (``backup.places.new_place``, ``find_places``, ``check_parts``), CorruptDataError (there is
+    no catalogue), DirectoryInUseError, UnavailableError, StorageFullError, OSError.
     """
     offload = ThreadOffload()
     try:
-        _refuse_workers(place)
         new_place(data, suffix=_SUFFIX, what=_WHAT)
-        async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
-            return await rebuild_source(
-                source,
-                data,
-                offload=offload,
-                tier2=tier2,
-                endpoint=endpoint,
-                insecure=insecure,
-                erased=None if ledger is None else read_ledger(ledger, keys),
-                key=key or _key_in(place),
-                keys=keys,
-                progress=progress,
+        extras = Extras(
+            erased=None if ledger is None else read_ledger(ledger, keys), key=key or _key_in(place), keys=keys
+        )
+        target = EmbeddedSettings(
+            data=data, tier2=tier2, tier2_endpoint=endpoint if tier2 else None, tier2_insecure=insecure
+        )
+        found = await find_places(place, offload=offload, endpoint=endpoint, insecure=insecure)
+        if found is not None:
+            return await _rebuild_workers(
+                place, found, target, offload=offload, insecure=insecure, extras=extras, progress=progress
             )
+        async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
+            return await _rebuild_store(source, target, offload=offload, extras=extras, progress=progress)
     finally:
         await offload.close()
 
 
-async def rebuild_source(
-    source: Source,
-    data: Path,
+async def rebuild_source(source: Source, data: Path, *, offload: ThreadOffload) -> RebuildReport:
+    """The same from an open source, which is borrowed. The new store keeps its chunks in ``data``."""
+    return await _rebuild_store(source, EmbeddedSettings(data=data), offload=offload, extras=Extras(), progress=None)
+
+
+async def _rebuild_store(
+    source: Source, target: EmbeddedSettings, *, offload: ThreadOffload, extras: Extras, progress: Progress | None
+) -> RebuildReport:
+    await check_mark(source)
+    total = await total_containers(source.objects)
+    if total is None:
+        raise CorruptDataError(
+            "tier 2 holds no catalogue: it was written by an earlier version, or this is not the place",
+            place=source.place,
+        )
+    if total > CONTAINERS_EACH:
+        raise one_worker(source.place)
+    work = _Work(target, RebuildReport(place=source.place, data=""), offload, extras, progress)
+    return await work.run([source], None, containers=total)
+
+
+async def _rebuild_workers(
+    place: str,
+    found: WorkerPlaces,
+    target: EmbeddedSettings,
     *,
     offload: ThreadOffload,
-    tier2: str | None = None,
-    endpoint: str | None = None,
-    insecure: bool = False,
-    erased: Ledger | None = None,
-    key: Path | None = None,
-    keys: Sequence[str] = (),
-    progress: Progress | None = None,
+    insecure: bool,
+    extras: Extras,
+    progress: Progress | None,
 ) -> RebuildReport:
-    """The same from an open source, which is borrowed. ``erased``: the ledger. ``key``: the file that it needs. ``keys``:
-    one of them has signed it."""
-    data, staging = new_place(data, suffix=_SUFFIX, what=_WHAT)
-    try:
-        report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
-        if key is not None:
-            write_key(staging / ERASURE_KEY, read_key(key))
-        if erased is not None:
-            leave_ledger(staging, erased, keys=keys)
-    except BaseException:
-        if tier2 is None:
-            shutil.rmtree(staging, ignore_errors=True)
-        raise
-    report.data = str(data)
-    _appear(staging, data)
-    return report
+    async with AsyncExitStack() as stack:
+        if found.data is not None:
+            # A server holds this directory; its workers hold theirs.
+            stack.callback(DataDirectory.look(found.data).close)
+        parts = [
+            WorkerPart(
+                worker=worker,
+                source=await stack.enter_async_context(
+                    open_source(part, offload=offload, endpoint=found.endpoint, insecure=insecure)
+                ),
+            )
+            for worker, part in sorted(found.places.items())
+        ]
+        layout = await check_parts(found, parts, place=place)
+        work = _Work(target, RebuildReport(place=place, data="", workers=layout.workers), offload, extras, progress)
+        return await work.run([part.source for part in parts], layout, containers=layout.containers)
 
 
 def _key_in(place: str) -> Path | None:
@@ -193,262 +150,80 @@ def _key_in(place: str) -> Path | None:
     return file if file.exists() else None
 
 
-def _refuse_workers(place: str) -> None:
-    """Each worker has some segments of a stream, and only one has its metadata. So one worker's data gives no store.
-
-    Raises InvalidArgumentError.
-    """
-    path = Path(place).absolute()
-    for directory in (path, path.parent.parent):
-        if (directory / WORKERS_RECORD).exists():
-            raise _of_workers(str(directory))
+def _recovered(report: RebuildReport) -> Recovered:
+    return Recovered(held=report.held, as_of_ms={item["container"]: item["as_of_ms"] for item in report.containers})
 
 
-def _of_workers(place: str) -> InvalidArgumentError:
-    return InvalidArgumentError("a store of several workers cannot be rebuilt from tier 2 yet", place=place)
+class _Work:
+    """A rebuild into a directory that appears when it is complete."""
 
-
-def _appear(staging: Path, data: Path) -> None:
-    staging.rename(data)
-    sync_directory(data.parent)
-
-
-class _Rebuild:
-    def __init__(self, source: Source, staging: Path, offload: ThreadOffload, progress: Progress | None) -> None:
-        self._source = source
-        self._staging = staging
+    def __init__(
+        self,
+        target: EmbeddedSettings,
+        report: RebuildReport,
+        offload: ThreadOffload,
+        extras: Extras,
+        progress: Progress | None,
+    ) -> None:
+        self._target = target
+        self._report = report
         self._offload = offload
+        self._extras = extras
         self._progress = progress
-        self._report = RebuildReport(place=source.place, data="")
-        self._listed: dict[str, None] = {}
-        self._copied: dict[str, None] = {}
-        self._complete_upto: dict[int, int] = {}
-        self._made: dict[str, None] = {}
-        """Chunks that the rebuild wrote and that are not in the source."""
 
-    async def run(self, tier2: str | None, endpoint: str | None, insecure: bool) -> RebuildReport:
-        catalogue = await rows_of.list_catalogue(self._source.objects)
-        if not catalogue:
-            raise CorruptDataError(
-                "tier 2 holds no catalogue: it was written by an earlier version, or this is not the place",
-                place=self._source.place,
-            )
-        self._listed = dict.fromkeys(await self._source.chunks.list())
-        epoch = await self._epoch(catalogue)
-        settings = EmbeddedSettings(
-            data=self._staging, tier2=tier2, tier2_endpoint=endpoint if tier2 else None, tier2_insecure=insecure
-        )
-        async with AsyncExitStack() as stack:
-            directory = DataDirectory.open(self._staging)
-            stack.callback(directory.close)
-            files = RealFiles(self._staging, self._offload)
-            await files.make_dir("metadata")
-            keyvalue = await SqliteKeyValue.open(self._staging / "metadata" / "store.db", self._offload)
-            stack.push_async_callback(keyvalue.close)
-            tier = await stack.enter_async_context(open_tier(settings, files, offload=self._offload, rng=RealRng()))
-            containers = await self._load(catalogue, keyvalue)
-            if containers > CONTAINERS_EACH:
-                raise _of_workers(self._source.place)
-            self._report.log, log_damage = await look_behind(self._source, self._complete_upto)
-            self._report.damage += log_damage
-            for container in sorted(catalogue):
-                await self._restore_aside(container, keyvalue, tier, epoch)
-                async for segment in rows_of.settle_container(keyvalue, container, epoch=epoch):
-                    await self._copy_segment(segment, MetadataRows(keyvalue), tier)
-            await keyvalue.commit(
-                [(key, records.encode_store(containers)) for key in (records.STORE_KEY, records.STORE_COPY_KEY)]
-            )
-            self._report.unnamed_chunks = [
-                name
-                for name in self._listed
-                if not name.endswith(SUFFIX) and name not in self._copied and not is_marker(name)
-            ]
-            await self._begin_log(files, epoch)
-            self._report.streams = await reconcile(
-                files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
-            )
-            as_of = [item["as_of_ms"] for item in self._report.containers if item["as_of_ms"] is not None]
-            # Old positions in the lost range must not refer to events that are written later.
-            write_marker(self._staging, backup_ms=min(as_of, default=0), rng=RealRng())
-            directory.mark_complete()
+    async def run(self, sources: Sequence[Source], layout: WorkerLayout | None, *, containers: int) -> RebuildReport:
+        """``layout``: None for a store of one process, which has one source. ``containers``: of the whole store."""
+        data, staging = new_place(self._target.data, suffix=_SUFFIX, what=_WHAT)
+        try:
+            with ExitStack() as stack:
+                await self._fill(staging, sources, layout, containers, stack)
+            extras = self._extras
+            if extras.key is not None:
+                write_key(staging / ERASURE_KEY, read_key(extras.key))
+            if extras.erased is not None:
+                leave_ledger(staging, extras.erased, keys=extras.keys)
+        except BaseException:
+            if self._target.tier2 is None:
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+        self._report.data = str(data)
+        staging.rename(data)
+        sync_directory(data.parent)
         return self._report
 
-    async def _epoch(self, catalogue: Mapping[int, Sequence[ObjectName]]) -> int:
-        """The highest epoch of any log with frames: the new store must not reuse an old name."""
-        epochs = [name.epoch for names in catalogue.values() for name in names]
-        epochs += [epoch for text in self._listed if (epoch := chunk_epoch(text.removesuffix(SUFFIX))) is not None]
-        return max(epochs)
-
-    async def _load(self, catalogue: Mapping[int, Sequence[ObjectName]], keyvalue: SqliteKeyValue) -> int:
-        states = [
-            await rows_of.load_container(self._source.objects, index, names, keyvalue)
-            for index, names in sorted(catalogue.items())
-        ]
-        containers = max((state.containers for state in states), default=0)
-        if not containers:
-            raise CorruptDataError("no container has a sound snapshot", place=self._source.place)
-        known = {state.container: state for state in states}
-        for index in range(containers):
-            state = known.get(index)
-            if state is None:
-                state = rows_of.ContainerCatalogue(container=index)
-                state.damage.append((f"catalogue/{index:x}", "catalogue of the container is missing"))
-            self._complete_upto[index] = state.complete_upto
-            self._report.containers.append(
-                {
-                    "container": index,
-                    "recovered": state.applied is not None,
-                    "as_of_ms": state.time_ms,
-                    "batch": state.applied,
-                    "lost_batches": state.lost_batches,
-                }
-            )
-            self._report.damage += [
-                Damage(kind=DamageKind.CATALOGUE, place=place, why=why, container=index) for place, why in state.damage
-            ]
-        return containers
-
-    async def _begin_log(self, files: RealFiles, epoch: int) -> None:
-        await files.make_dir("wal")
-        file = await files.open("wal/EPOCH", create=True)
-        try:
-            await file.write_at(0, [encode_epoch(EpochRecord(epoch=epoch, seed=RealRng().randrange(1 << 32)))])
-            await file.sync()
-        finally:
-            await file.close()
-        await files.sync_dir("wal")
-        await files.sync_dir(".")
-
-    async def _restore_aside(self, container: int, keyvalue: SqliteKeyValue, tier: Tier2, epoch: int) -> None:
-        """Apply changes that were set aside. Report those that cannot be applied, and rows that the catalogue lacks."""
-        for key in await rows_of.take_missing_rows(keyvalue, container):
-            why = "the catalogue lacks this row: it was damaged when the catalogue was written"
-            self._report.damage.append(Damage(kind=DamageKind.ROW, place=key.hex()[:200], why=why, container=container))
-        found = await restore_aside(keyvalue, container, epoch=epoch, chunks=tier.chunks)
-        self._report.restored += found.restored
-        self._made.update(found.made)
-        self._copied.update(found.dropped)
-        for uid, name, why in found.failed:
-            self._report.damage.append(
-                Damage(
-                    kind=DamageKind.ROW,
-                    place=records.aside_key(container, uid).hex(),
-                    why=f"the segment was set aside, and some of the log's changes to it are lost: {why}",
-                    container=container,
-                    segment=name,
-                    fields={"uid": f"{uid:x}"},
-                )
-            )
-
-    # --- chunks -------------------------------------------------------------------------------------------
-
-    async def _copy_segment(self, segment: rows_of.RebuiltSegment, rows: MetadataRows, tier: Tier2) -> None:
-        report = self._report
-        if segment.record.kind:
-            report.tables += 1
-            return
-        report.segments += 1
-        report.bytes += segment.record.length - segment.record.start_offset
-        report.events += segment.record.event_count
-        if segment.lost_bytes:
-            report.lost.append(
-                {
-                    "segment": segment.name,
-                    "start": segment.record.length,
-                    "bytes": segment.lost_bytes,
-                    "events": segment.lost_events,
-                    "writers_set_back": segment.writers_set_back,
-                }
-            )
-        for begin, chunk in segment.chunks:
-            self._copied[chunk.name] = None
-            if chunk.name in self._made:
-                report.chunks += 1
-                continue
-            try:
-                blocks = await rows_of.blocks_of(rows, segment.container, chunk)
-            except CorruptDataError as error:
-                self._damaged(DamageKind.ROW, segment, chunk.name, error.message, begin, begin + chunk.length)
-                continue
-            if chunk.name not in self._listed:
-                why = "the chunk is not there: lost, or truncated after the catalogue's last entry"
-                self._damaged(DamageKind.CHUNK, segment, chunk.name, why, begin, begin + chunk.length)
-                continue
-            dead = min(chunk.length, max(chunk.freed, segment.record.kept_offset - begin))
-            for position, block, why in await _copy_chunk(self._source.chunks, tier.chunks, chunk, blocks, dead):
-                self._damaged(DamageKind.BLOCK, segment, chunk.name, why, begin + position, begin + block.end)
-            report.chunks += 1
-            if self._progress is not None:
-                self._progress({"segments": report.segments, "chunks": report.chunks, "bytes": report.bytes})
-
-    def _damaged(
-        self, kind: DamageKind, segment: rows_of.RebuiltSegment, place: str, why: str, start: int, end: int
+    async def _fill(
+        self, staging: Path, sources: Sequence[Source], layout: WorkerLayout | None, containers: int, stack: ExitStack
     ) -> None:
-        self._report.damage.append(
-            Damage(
-                kind=kind,
-                place=place,
-                why=why,
-                container=segment.container,
-                segment=segment.name,
-                start=max(start, segment.record.kept_offset),
-                end=end,
+        report = self._report
+        directory = DataDirectory.open(staging)
+        stack.callback(directory.close)
+        parts = self._parts(staging, layout, containers)
+        held = [directory]
+        for part, source in zip(parts, sources, strict=True):
+            if layout is not None:
+                held.append(DataDirectory.open(part.settings.data))
+                stack.callback(held[-1].close)
+            share = Share(containers=part.containers, owned=part.owned)
+            await PartRebuild(source, share, report, self._offload, self._progress).run(part.settings)
+        report.streams = await reconcile(parts, offload=self._offload, clock=RealClock(), recovered=_recovered(report))
+        as_of = [item["as_of_ms"] for item in report.containers if item["as_of_ms"] is not None]
+        # Old positions in the lost range must not refer to events that are written later.
+        write_marker(staging, backup_ms=min(as_of, default=0), rng=RealRng())
+        for one in reversed(held):
+            one.mark_complete()
+
+    def _parts(self, staging: Path, layout: WorkerLayout | None, containers: int) -> Sequence[Part]:
+        settings = replace(self._target, data=staging)
+        if layout is None:
+            return [Part(settings=settings, containers=containers, owned=range(containers))]
+        settle_layout(staging, layout.workers)
+        return [
+            Part(
+                settings=replace(
+                    settings, data=worker_directory(staging, worker), tier2=tier2_of_worker(settings, worker)
+                ),
+                containers=layout.containers,
+                owned=layout.owned(worker),
             )
-        )
-
-
-async def _copy_chunk(
-    source: ChunkReads,
-    target: ChunkStorage,
-    chunk: records.ChunkRecord,
-    blocks: Sequence[tuple[int, records.BlockRecord]],
-    dead: int,
-) -> list[tuple[int, records.BlockRecord, str]]:
-    """Copy block by block, and return the damaged ones. Their bytes are copied unchanged, and fail their checksum again.
-
-    ``dead``: the offset before which the segment is truncated. Bytes before it may be a hole that the rows do not record.
-    """
-    damaged: list[tuple[int, records.BlockRecord, str]] = []
-    name = parse_chunk_name(chunk.name)
-    first = 0 if name is None else name.start
-    index: list[bytes] = []
-    for number, (position, block) in enumerate(blocks):
-        size = block.end - position
-        if block.end <= dead:
-            data = bytes(size)  # No reader sees these bytes, and they become a hole again.
-        else:
-            data, why = await _read_block(source, chunk.name, position, size)
-            if why is None and crc32c(data) != block.crc32c:
-                why = "checksum"
-            if why is not None:
-                damaged.append((position, block, why))
-                data = data.ljust(size, b"\0")
-        await target.append(chunk.name, position, [data])
-        index.append(
-            encode_record(
-                IndexRecord(
-                    index=number,
-                    start=position,
-                    end=block.end,
-                    segment_start=first + position,
-                    event_count=block.event_count,
-                    crc32c=block.crc32c,
-                )
-            )
-        )
-    await target.sync(chunk.name)
-    await target.append(index_name(chunk.name), 0, index)
-    await target.sync(index_name(chunk.name))
-    if chunk.freed:
-        await target.free_head(chunk.name, chunk.freed)
-    return damaged
-
-
-async def _read_block(source: ChunkReads, name: str, position: int, size: int) -> tuple[bytes, str | None]:
-    try:
-        data = await source.read(name, position, size)
-    except SegmentNotFoundError:
-        return b"", "the chunk is not there"
-    except OSError as error:
-        return b"", f"cannot be read: {error}"
-    return data, None if len(data) == size else f"chunk ends after {len(data)} bytes of {size}"
+            for worker in range(layout.workers)
+        ]

@@ -5,26 +5,31 @@ The catalogues of the containers end at different times, so the controller can h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
-from penstock.app.tier2 import Tier2
-from penstock.codec.control.streams import HIDDEN, EpochEntry, HeadRecord, StreamRecord, StreamState
+from penstock.app.tier2 import open_tier
+from penstock.codec.control.streams import HIDDEN, EpochEntry, HeadRecord, LengthsRecord, StreamRecord, StreamState
 from penstock.controller import keys
+from penstock.core.segments.placement import container_of
+from penstock.core.streams.after_rebuild import head_after_rebuild, readable_segments, unreachable_bytes
+from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.names import StreamName, segment_name
-from penstock.model.segments import SegmentId
+from penstock.model.segments import SegmentId, positions_text
 from penstock.ports.clock import Clock
-from penstock.ports.data.service import LocalSegmentService
-from penstock.ports.files import Files
-from penstock.ports.offload import Offload
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.tables import TableEntry, TablePut
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
+from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
@@ -35,24 +40,102 @@ _LOG_FILE_BYTES = 1 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Reconciled:
-    """``streams``: bytes and events of each stream. ``made``: a sentence for each segment that was created or sealed."""
+    """``streams``: bytes and events of each stream, the bytes that its sealed segments lack, and up to when it is complete.
+    ``made``: a sentence for each segment that was created or sealed.
+    ``unreachable``: by stream, stored segments that the controller's table does not name."""
 
     streams: list[dict[str, Any]] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
+    unreachable: list[dict[str, Any]] = field(default_factory=list)
 
 
-async def reconcile(
-    files: Files,
-    keyvalue: SqliteKeyValue,
-    tier: Tier2,
-    *,
-    offload: Offload,
-    containers: int,
-    clock: Clock,
-) -> Reconciled:
-    """Open the segments without a controller, create the missing ones, and close normally, which empties the log."""
-    rng, found = RealRng(), Reconciled()
+class StoredSegments(Protocol):
+    """What a reconciliation needs of ``ports.data.service.LocalSegmentService``."""
+
+    async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None: ...
+    async def info(self, name: str) -> SegmentInfo: ...
+    async def seal(self, name: str) -> int: ...
+    async def count_events(self, name: str, start: int, end: int) -> int: ...
+    async def table_scan(self, name: str, *, after: bytes | None, limit: int) -> Sequence[TableEntry]: ...
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A rebuilt data directory, which the caller holds, and its containers among all ``containers`` of the store."""
+
+    settings: EmbeddedSettings
+    containers: int
+    owned: Sequence[int]
+
+
+class _Parts:
+    """The segments of all parts. Implements ``StoredSegments``."""
+
+    def __init__(self, stores: Mapping[int, SegmentStore], containers: int) -> None:
+        self._stores = stores
+        self._containers = containers
+
+    def _of(self, name: str) -> SegmentStore:
+        return self._stores[container_of(name, self._containers)]
+
+    async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
+        await self._of(name).create_segment(name, rollover_bytes=rollover_bytes)
+
+    async def info(self, name: str) -> SegmentInfo:
+        return await self._of(name).info(name)
+
+    async def seal(self, name: str) -> int:
+        return await self._of(name).seal(name)
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        return await self._of(name).count_events(name, start, end)
+
+    async def table_scan(self, name: str, *, after: bytes | None, limit: int) -> Sequence[TableEntry]:
+        return await self._of(name).table_scan(name, after=after, limit=limit)
+
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+        return await self._of(name).table_update(name, puts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What is known from the catalogues. ``held``: readable bytes of each segment of events. ``as_of_ms``: when the newest
+    batch of each container was made, wall clock; None: not known."""
+
+    held: Mapping[str, int]
+    as_of_ms: Mapping[int, int | None]
+
+    def oldest_ms(self, segments: Iterable[str]) -> int | None:
+        """Up to when all these segments are complete, and the controller's table; None: not known."""
+        total = len(self.as_of_ms)
+        times = [self.as_of_ms.get(container_of(name, total)) for name in (keys.TABLE, *segments)]
+        known = [at for at in times if at is not None]
+        return min(known) if len(known) == len(times) else None
+
+
+async def reconcile(parts: Sequence[Part], *, offload: ThreadOffload, clock: Clock, recovered: Recovered) -> Reconciled:
+    """Open the segments of all parts without a controller, create the missing ones, and close normally, which empties the
+    logs."""
+    found = Reconciled()
     async with AsyncExitStack() as stack:
+        stores: dict[int, SegmentStore] = {}
+        for part in parts:
+            store = await stack.enter_async_context(_open_part(part, offload=offload, clock=clock))
+            stores |= dict.fromkeys(part.owned, store)
+        if await reconcile_segments(_Parts(stores, parts[0].containers), found, recovered=recovered):
+            for store in dict.fromkeys(stores.values()):
+                await store.flush()
+    return found
+
+
+@asynccontextmanager
+async def _open_part(part: Part, *, offload: ThreadOffload, clock: Clock) -> AsyncIterator[SegmentStore]:
+    rng, files = RealRng(), RealFiles(part.settings.data, offload)
+    async with AsyncExitStack() as stack:
+        keyvalue = await SqliteKeyValue.open(part.settings.data / "metadata" / "store.db", offload)
+        stack.push_async_callback(keyvalue.close)
+        tier = await stack.enter_async_context(open_tier(part.settings, files, offload=offload, rng=rng))
         log = await stack.enter_async_context(
             open_local_log(
                 files,
@@ -64,7 +147,7 @@ async def reconcile(
                 rng=rng,
             )
         )
-        segments = await stack.enter_async_context(
+        yield await stack.enter_async_context(
             open_segment_store(
                 log,
                 StoreParts(
@@ -74,31 +157,61 @@ async def reconcile(
                     rng=rng,
                     offload=offload,
                     telemetry=Counters(),
-                    settings=StoreSettings(containers=containers),
+                    settings=StoreSettings(containers=part.containers),
                     catalogue=tier.objects,
                 ),
+                owned=part.owned,
             )
         )
-        if await reconcile_segments(segments, found):
-            await segments.flush()
-    return found
 
 
-async def reconcile_segments(segments: LocalSegmentService, found: Reconciled) -> bool:
+async def reconcile_segments(
+    segments: StoredSegments, found: Reconciled, *, recovered: Recovered | None = None
+) -> bool:
     """Create the segments that streams need and that are missing, and seal those that streams have left. Nobody else changes
-    them. Adds to ``found``. False: the controller's metadata is not there. Raises what the segments raise."""
+    them. Adds to ``found``. ``recovered``: None: it is not known, and ``found.unreachable`` stays empty.
+    False: the controller's metadata is not there. Raises what the segments raise."""
     table = await controller_table(segments)
+    if recovered is not None:
+        _find_unreachable(recovered.held, table or {}, found)
     if table is None:
         found.made.append("the controller's metadata is not there: segments are kept, but no stream is known")
         return False
     for key, value in table.items():
         kind, _, rest = key.decode().partition("/")
         if kind == "stream":
-            await _reconcile_stream(segments, StreamName.parse(rest), StreamRecord.decode(value), table, found)
+            name = StreamName.parse(rest)
+            about = await _reconcile_stream(segments, name, StreamRecord.decode(value), table, found)
+            if about is not None:
+                names = [segment_name(name, segment) for segment in about.pop("named")]
+                as_of_ms = None if recovered is None else recovered.oldest_ms(names)
+                found.streams.append({**about, "as_of_ms": as_of_ms})
     return True
 
 
-async def controller_table(segments: LocalSegmentService) -> Mapping[bytes, bytes] | None:
+def _find_unreachable(held: Mapping[str, int], table: Mapping[bytes, bytes], found: Reconciled) -> None:
+    epochs: dict[str, int] = {}
+    deleted: dict[str, None] = {}
+    transactions: dict[str, None] = {}
+    for key, value in table.items():
+        kind, _, rest = key.decode().partition("/")
+        match kind:
+            case "stream":
+                record = StreamRecord.decode(value)
+                # The next epoch of a workflow that has begun: it is finished at the first start.
+                epochs[rest] = record.epoch + (record.state in HIDDEN or record.work is not None)
+            case "deleted":
+                deleted[rest.rpartition("/")[0]] = None
+            case "txn" | "txn-kept":
+                transactions[rest.rpartition("/")[2]] = None
+            case _:
+                pass
+    unreachable = unreachable_bytes(held, epochs=epochs, deleted=deleted, transactions=transactions)
+    for stream, by_segment in unreachable.items():
+        found.unreachable.append({"stream": stream, "segments": sorted(by_segment), "bytes": sum(by_segment.values())})
+
+
+async def controller_table(segments: StoredSegments) -> Mapping[bytes, bytes] | None:
     table: dict[bytes, bytes] = {}
     after: bytes | None = None
     while True:
@@ -113,47 +226,120 @@ async def controller_table(segments: LocalSegmentService) -> Mapping[bytes, byte
 
 
 async def _reconcile_stream(
-    segments: LocalSegmentService,
+    segments: StoredSegments,
     name: StreamName,
     record: StreamRecord,
     table: Mapping[bytes, bytes],
     found: Reconciled,
-) -> None:
+) -> dict[str, Any] | None:
+    """What the report has on the stream, and ``named``: its segments."""
     if record.state in HIDDEN:
-        return  # The controller continues with it when it starts.
+        return None  # The controller continues with it when it starts.
     entries = [EpochEntry.decode(value) for key, value in table.items() if key.startswith(keys.epochs(name))]
     visible = [entry for entry in entries if entry.epoch <= record.epoch]
+    if not visible:
+        return None  # The controller reports a stream without its history.
     active: dict[SegmentId, None] = {}
     for entry in visible:
         if entry.epoch == record.epoch:
             active = {item.segment: None for item in entry.segments}
     head = table.get(keys.head(name))
-    needed = dict(active)
-    if head is not None:
-        needed |= dict.fromkeys(HeadRecord.decode(head).visible)
-    count = size = events = 0
-    for segment in sorted({item.segment: None for entry in visible for item in entry.segments}):
+    cut = {} if head is None else HeadRecord.decode(head).visible
+    needed = readable_segments([entry.segments for entry in visible], cut)
+    sealed = _sealed_lengths(name, table)
+    starts: dict[SegmentId, int] = {}
+    ends: dict[SegmentId, int] = {}
+    count = size = events = missing = 0
+    named = sorted({item.segment: None for entry in visible for item in entry.segments})
+    for segment in named:
         text = segment_name(name, segment)
         try:
             info = await segments.info(text)
         except NotFoundError:
             if segment in needed:
+                missing += max(0, sealed.get(segment, 0) - cut.get(segment, 0))
                 await segments.create_segment(text, rollover_bytes=record.config.rollover_bytes)
                 if segment not in active:
                     await segments.seal(text)
                 found.made.append(f"segment {text} is not in the catalogue: made anew, empty")
+                starts[segment], ends[segment] = 0, 0
             continue
         if not info.sealed and (segment not in active or record.state is StreamState.SEALED):
             await segments.seal(text)
             found.made.append(f"segment {text} was not sealed yet: sealed, as its stream says")
+        # A sealed segment that is shorter leaves a gap before its successors.
+        missing += max(0, sealed.get(segment, 0) - info.length)
+        starts[segment], ends[segment] = info.start_offset, info.length
         count += 1
         size += info.length - info.start_offset
         if info.length > info.start_offset:
             events += await _count(segments, text, info.start_offset, info.length)
-    found.streams.append({"stream": str(name), "segments": count, "bytes": size, "events": events})
+    await _shorten(segments, name, table, ends)
+    await _fit_head(segments, name, visible, head, starts, ends, found)
+    return {
+        "stream": str(name),
+        "segments": count,
+        "bytes": size,
+        "events": events,
+        "missing_bytes": missing,
+        "named": named,
+    }
 
 
-async def _count(segments: LocalSegmentService, name: str, start: int, end: int) -> int:
+async def _fit_head(
+    segments: StoredSegments,
+    name: StreamName,
+    visible: Sequence[EpochEntry],
+    head: bytes | None,
+    starts: Mapping[SegmentId, int],
+    ends: Mapping[SegmentId, int],
+    found: Reconciled,
+) -> None:
+    """Move the head to where reading can begin."""
+    cut = {} if head is None else HeadRecord.decode(head).visible
+    epochs = [EpochRecord(epoch=one.epoch, segments=one.segments) for one in visible]
+    history = StreamHistory(epochs=sorted(epochs, key=lambda one: one.epoch))
+    new_head = head_after_rebuild(history, cut, starts, ends)
+    if new_head != cut:
+        await _move_head(segments, name, head, new_head)
+        found.made.append(f"head of {name} was of another time than its segments: it is now {positions_text(new_head)}")
+
+
+async def _move_head(
+    segments: StoredSegments, name: StreamName, head: bytes | None, positions: Mapping[SegmentId, int]
+) -> None:
+    record = HeadRecord() if head is None else HeadRecord.decode(head)
+    if record.pending is None:
+        record = replace(record, cut=positions)
+    else:
+        record = replace(record, pending=positions)
+    await segments.table_update(keys.TABLE, [TablePut(key=keys.head(name), value=record.encode())])
+
+
+async def _shorten(
+    segments: StoredSegments, name: StreamName, table: Mapping[bytes, bytes], ends: Mapping[SegmentId, int]
+) -> None:
+    """Correct the final lengths of segments that are shorter now: a reader would wait for their ends."""
+    for key, value in table.items():
+        if not key.startswith(keys.lengths(name)):
+            continue
+        record = LengthsRecord.decode(value)
+        lengths = {segment: min(length, ends.get(segment, length)) for segment, length in record.lengths.items()}
+        if lengths != record.lengths:
+            # The events of the lost ranges are not known.
+            shorter = LengthsRecord(lengths=lengths)
+            await segments.table_update(keys.TABLE, [TablePut(key=key, value=shorter.encode())])
+
+
+def _sealed_lengths(name: StreamName, table: Mapping[bytes, bytes]) -> Mapping[SegmentId, int]:
+    found: dict[SegmentId, int] = {}
+    for key, value in table.items():
+        if key.startswith(keys.lengths(name)):
+            found |= LengthsRecord.decode(value).lengths
+    return found
+
+
+async def _count(segments: StoredSegments, name: str, start: int, end: int) -> int:
     """Events of the range; 0 if damage makes them uncountable: the report lists the damage itself."""
     try:
         return await segments.count_events(name, start, end)

@@ -25,7 +25,7 @@ from penstock.controller.retention.facts import Snapshot
 from penstock.controller.retention.policies import shown_policy
 from penstock.controller.retention.removals import truncation_puts
 from penstock.controller.streams.truncation import begin_truncation, finish_truncation
-from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, upper_bound
+from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, upper_bound, within_ends
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.retention.facts import Advance, Drop, RetentionRule
 from penstock.core.retention.planner import RetentionDecision, decide
@@ -313,6 +313,7 @@ class Steps:
 
     async def _truncate(self, cut: Positions, moves: Sequence[_Move]) -> None:
         ctx, found, decision = self._ctx, self._found, self._decision
+        cut = within_ends(found.history, cut)
         set_puts = self._set_puts()
         hurt = [self._hurt(item) for item in (*decision.expirations, *decision.evictions)]
         puts: list[TablePut | TableCheck] = [

@@ -154,6 +154,13 @@ def check_within(history: StreamHistory, positions: Positions) -> None:
             )
 
 
+def within_ends(history: StreamHistory, positions: Positions) -> dict[SegmentId, int]:
+    """The same position with no offset beyond the end of its sealed segment. After a rebuild, a cut that was recorded before
+    can lie beyond what was recovered."""
+    lengths = history.sealed_lengths
+    return {segment: min(offset, lengths.get(segment, offset)) for segment, offset in positions.items()}
+
+
 def lower_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[SegmentId, int]:
     """The latest cut that is ahead of none of the given ones: at each key the least advanced position.
 

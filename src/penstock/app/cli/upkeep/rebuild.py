@@ -15,24 +15,46 @@ from penstock.app.cli.common.words import NO_SECRETS, moment
 from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption, PublicKeyOption, public_keys
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.core.units import counted, format_size
+from penstock.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from penstock.app.integrity.rebuild import RebuildReport
+    from penstock.app.integrity.rebuild_report import RebuildReport
+
+
+DataOption = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help=f"{DATA} It must be new or empty. With --worker: the directory of the store.",
+        show_default=False,
+    ),
+]
+SourceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="PLACE",
+        help=f"{SOURCE} With several workers: the data directory of the store, or the place that has their parts.",
+        show_default=False,
+    ),
+]
+WorkerOption = Annotated[
+    int | None,
+    typer.Option(
+        "--worker",
+        metavar="N",
+        min=0,
+        help="Repair only this worker of the store in --data, in place, from its part of tier 2.",
+        show_default=False,
+    ),
+]
 
 
 def rebuild(
-    place: Annotated[
-        str,
-        typer.Option(
-            "--source",
-            metavar="PLACE",
-            help=SOURCE,
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)
-    ],
+    data: DataOption,
+    place: SourceOption = None,
+    worker: WorkerOption = None,
     tier2: Annotated[
         str | None,
         typer.Option("--tier2", metavar="PLACE", help=TIER2, show_default=False),
@@ -46,29 +68,43 @@ def rebuild(
 ) -> None:
     """Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost. The source is not changed.
 
+    A store with several workers is rebuilt with as many. If only one worker is damaged, --worker repairs it in place:
+    other workers and chunks stay as they are, and the files that it replaces are kept beside the new ones.
+
     Prints what was not recovered. Exit status 7: something is known to be missing or damaged.
 
     \b
     penstock rebuild --source ./store --data ./rebuilt
+    penstock rebuild --data ./store --worker 1
     """
     import asyncio
 
     from penstock.app.integrity.rebuild import rebuild as rebuild_store
+    from penstock.app.integrity.repair_worker import repair_worker
 
     with ProgressLine(quiet=json) as line:
-        report = asyncio.run(
-            rebuild_store(
-                place,
-                data,
-                tier2=tier2,
-                endpoint=endpoint,
-                insecure=insecure,
-                ledger=ledger,
-                key=key,
-                keys=public_keys(public_key),
-                progress=lambda so_far: line.show(_so_far_line(so_far)),
+        if worker is not None:
+            if place is not None or ledger is not None or key is not None:
+                raise InvalidArgumentError(
+                    "--worker repairs a worker of the store in --data, so it goes with neither --source nor a ledger"
+                )
+            report = asyncio.run(repair_worker(data, worker, tier2=tier2, endpoint=endpoint, insecure=insecure))
+        elif place is None:
+            raise InvalidArgumentError("give --source, the place to rebuild from, or --worker, the worker to repair")
+        else:
+            report = asyncio.run(
+                rebuild_store(
+                    place,
+                    data,
+                    tier2=tier2,
+                    endpoint=endpoint,
+                    insecure=insecure,
+                    ledger=ledger,
+                    key=key,
+                    keys=public_keys(public_key),
+                    progress=lambda so_far: line.show(_so_far_line(so_far)),
+                )
             )
-        )
     if json:
         print_json(report.as_json())
     else:
@@ -87,14 +123,37 @@ def _lost_line(item: Mapping[str, Any]) -> str:
     return f"  {item['segment']} from offset {item['start']} on: {lost}{back}"
 
 
-def _lines(report: RebuildReport) -> list[str]:
+def _workers(report: RebuildReport) -> str:
+    return f"{report.workers} workers, " if report.workers > 1 else ""
+
+
+def _unreachable_line(item: Mapping[str, Any]) -> str:
+    return f"  {item['stream']}: {format_size(item['bytes'])} in {counted(len(item['segments']), 'segment')}"
+
+
+def _first_lines(report: RebuildReport) -> list[str]:
     times = [item["as_of_ms"] for item in report.containers if item["as_of_ms"] is not None]
     as_of = moment(max(times)) if times else "unknown"
-    lines = [
-        f"rebuilt {report.data} from {report.place}, as of {as_of}",
-        f"  {counted(len(report.streams.streams), 'stream')}, {counted(report.segments, 'segment')}, "
-        f"{counted(report.tables, 'table')}, {counted(report.chunks, 'chunk')}, {format_size(report.bytes)}",
-    ]
+    if report.worker is None:
+        return [
+            f"rebuilt {report.data} from {report.place}, as of {as_of}",
+            f"  {_workers(report)}{counted(len(report.streams.streams), 'stream')}, "
+            f"{counted(report.segments, 'segment')}, {counted(report.tables, 'table')}, "
+            f"{counted(report.chunks, 'chunk')}, {format_size(report.bytes)}",
+        ]
+    lines = [f"repaired worker {report.worker} in {report.data} from {report.place}"]
+    if report.log_kept:
+        lines.append("  its log is sound, and the next start replays it: nothing is lost")
+    else:
+        lines.append(f"  its log could not be used, so it continues as of {as_of}")
+        lines.append("  the next start moves all streams of the store to new segments")
+    if report.replaced is not None:
+        lines.append(f"  the replaced files are in {report.replaced}")
+    return lines
+
+
+def _lines(report: RebuildReport) -> list[str]:
+    lines = _first_lines(report)
     if report.restored:
         lines.append("restored in full after being set aside for a damaged row:")
         lines += [f"  {name}" for name in report.restored]
@@ -104,11 +163,22 @@ def _lines(report: RebuildReport) -> list[str]:
     if report.log:
         operations = counted(sum(item["operations"] for item in report.log), "operation")
         lines.append(f"not applied: {operations} found only in the log of {report.place}")
-        lines.append("  start that store once, stop it, and rebuild again")
+        if report.worker is None:
+            lines.append("  start that store once, stop it, and rebuild again")
     if report.damage:
         lines.append("damaged:")
         lines += [f"  {damage_line(item)}" for item in report.damage]
+    short = [item for item in report.streams.streams if item["missing_bytes"]]
+    if short:
+        lines.append("missing before later events of the same stream:")
+        lines += [f"  {item['stream']}: {format_size(item['missing_bytes'])}" for item in short]
     lines += [f"  {said}" for said in report.streams.made]
+    if report.streams.unreachable:
+        lines.append("stored, but not in the recovered metadata of streams, so no reader can reach it:")
+        lines += [_unreachable_line(item) for item in report.streams.unreachable]
     if report.unnamed_chunks:
         lines.append(f"{len(report.unnamed_chunks)} chunks that no entry names were left where they are")
-    return [*lines, NO_SECRETS, "what cannot be known:", *(f"  {said}" for said in report.unknown())]
+    if report.worker is None:
+        lines.append(NO_SECRETS)
+    unknown = report.unknown()
+    return [*lines, *(["what cannot be known:"] if unknown else []), *(f"  {said}" for said in unknown)]

@@ -23,7 +23,7 @@ from penstock.segmentstore.mutations import Done, Mutation, OperationMutation, f
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.state import ContainerState
-from penstock.segmentstore.tasks import TaskOwner
+from penstock.segmentstore.tasks import TaskOwner, end_tasks
 from penstock.segmentstore.tiering.blocks import BlockReader
 from penstock.segmentstore.tiering.catalogue import Catalogue
 from penstock.segmentstore.tiering.chunk_writes import ChunkWrites
@@ -394,3 +394,9 @@ class Container:
         """The address up to which the container needs no frame; None: it needs none of the known frames."""
         needed = self.checkpointer.needed_from()
         return self._log_floor if needed is None else needed - 1
+
+
+async def close_all(containers: Sequence[Container], settling: Sequence[asyncio.Task[None]]) -> None:
+    """End the tasks that settle containers, then close all containers together."""
+    await end_tasks(settling)
+    await asyncio.gather(*(container.close() for container in containers))

@@ -48,7 +48,7 @@ from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.calls import leases, tables
 from penstock.segmentstore.calls import segments as segment_calls
 from penstock.segmentstore.changes import Changes
-from penstock.segmentstore.container import Container
+from penstock.segmentstore.container import Container, close_all
 from penstock.segmentstore.durability.recovery import recover
 from penstock.segmentstore.durability.shared_log import SharedLog
 from penstock.segmentstore.erasure.log_wipe import wipe_log, wipes_from
@@ -57,7 +57,7 @@ from penstock.segmentstore.rates import RateMeters
 from penstock.segmentstore.repair.scrub import Scrubber
 from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.shortage import functions_not_ready
-from penstock.segmentstore.tasks import end_tasks
+from penstock.segmentstore.tasks import finish
 from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 _log = logging.getLogger(__name__)
@@ -127,9 +127,8 @@ class SegmentStore:
     async def close(self, *, checkpoint: bool = True) -> None:
         """End background work; with ``checkpoint``, answer what is queued and checkpoint first, all containers together.
 
-        What takes longer than ``settings.close_s``, because log, coordinator or tier 2 do not answer, is given up. Queued
-        calls then fail, and the next start takes longer. Nothing acknowledged is lost. The memory of events is free
-        afterwards. May be repeated.
+        What takes longer than ``settings.close_s``, because something does not answer, is given up. Queued calls then fail,
+        and the next start takes longer. Nothing acknowledged is lost. The memory of events is free afterwards.
         """
         settling = [asyncio.create_task(container.settle()) for container in self.containers if checkpoint]
         try:
@@ -138,8 +137,7 @@ class SegmentStore:
                 if late:
                     _log.warning("store was closed without a checkpoint", extra={"waited_s": self.settings.close_s})
         finally:
-            await end_tasks(settling)
-            await asyncio.gather(*(container.close() for container in self.containers))
+            await finish(close_all(self.containers, settling))
         for task in settling:
             if task.done() and not task.cancelled():
                 task.result()  # raises what stopped it

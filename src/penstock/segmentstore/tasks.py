@@ -48,6 +48,21 @@ class TaskOwner:
         await end_tasks(list(self._tasks))
 
 
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run a cleanup to its end, even if the caller is cancelled meanwhile, once or several times: a second cancellation would
+    otherwise skip the rest of it. The cleanup must be short. Raises its error, else the caller's cancellation."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
+
+
 async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancel the tasks and wait for their end. One whose cleanup waits, such as for a disk that hangs, is cancelled again, so
     that the wait ends too. If that does not help, it is left to the end of the event loop."""

@@ -81,7 +81,7 @@ class ObjectChunks:
             except BaseException:
                 draft.failed, draft.data = True, b""
                 raise
-            del self._drafts[name]
+            self._drafts.pop(name, None)  # the storage may have been closed meanwhile
 
     async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
         return await append_one_by_one(self, writes)

@@ -20,6 +20,7 @@ from penstock.storage.ledgers.limits import LedgerLogLimits
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookie
 from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.cluster.tier import SharedTier
+from penstock.testing.simulation.ledgers.aims import Aims, revive
 from penstock.testing.simulation.ledgers.history import LogHistory
 from penstock.testing.simulation.ledgers.machine import SimNodes, make_bookkeeper
 from penstock.testing.simulation.ledgers.readable import NotedKeys, ReadablePart, readable_parts
@@ -81,6 +82,7 @@ class Owner:
                         world.history.violation(f"owner {self.number} finds damage that nobody did: {error}")
                     raise
                 world.history.replayed(log.epoch, found)
+                world.aims.recovered()
                 await self._serve(log)
         except PenstockError as error:
             world.history.note(f"owner {self.number} ends: {error}")
@@ -198,7 +200,7 @@ class World:
         self.owners: list[Owner] = []
         self.nodes.on_lost = self._rival_at_once
         self.rivals = self.fences = 0
-        self._wiped = False
+        self.aims = Aims(self.bookkeeper.bookies, loop, self._newest_ledger)
         self._healed = False
 
     @property
@@ -255,6 +257,10 @@ class World:
         found = self.nodes.nodes.get(_PATH)
         return None if found is None else decode_record(found[0])
 
+    def _newest_ledger(self) -> int | None:
+        record = self.record()
+        return record.ledgers[-1].ledger if record is not None and record.ledgers else None
+
     def _rival_at_once(self) -> None:
         if not self._healed and self.rng.random() < 0.3 / self.calm:
             self.loop.call_later(self.rng.uniform(0.0, 0.05), self.begin_owner)
@@ -304,9 +310,9 @@ class World:
                 self.rng.choice(faults)()
 
     def heal(self) -> None:
-        self._healed = True
+        self._healed = self.aims.ended = True
         for bookie in self.bookkeeper.bookies.values():
-            _revive(bookie)
+            revive(bookie)
         self.nodes.is_down, self.nodes.loss = False, 0.0
         self._tier_is_away, self.tier.loss = False, 0.0
 
@@ -317,20 +323,20 @@ class World:
         bookie = self._bookie()
         self.history.note(f"{bookie.name} stops")
         bookie.stop()
-        self.loop.call_later(self.rng.uniform(0.01, 3.0), _revive, bookie)
+        self.loop.call_later(self.rng.uniform(0.01, 3.0), revive, bookie)
 
     def _restart_all(self) -> None:
         self.history.note("all bookies lose what is not synced")
         for bookie in self.bookkeeper.bookies.values():
             if self.rng.random() < 0.8:
                 bookie.stop()
-                self.loop.call_later(self.rng.uniform(0.0, 0.3), _revive, bookie)
+                self.loop.call_later(self.rng.uniform(0.0, 0.3), revive, bookie)
 
     def _hang(self) -> None:
         bookie = self._bookie()
         self.history.note(f"{bookie.name} hangs")
         bookie.is_silent = True
-        self.loop.call_later(self.rng.uniform(0.1, 5.0), _revive, bookie)
+        self.loop.call_later(self.rng.uniform(0.1, 5.0), revive, bookie)
 
     def _hang_all_but_one(self) -> None:
         self.history.note("all bookies but one hang")
@@ -338,21 +344,15 @@ class World:
         for bookie in self.bookkeeper.bookies.values():
             if bookie is not spared:
                 bookie.is_silent = True
-                self.loop.call_later(self.rng.uniform(0.1, 5.0), _revive, bookie)
+                self.loop.call_later(self.rng.uniform(0.1, 5.0), revive, bookie)
 
     def _wipe(self) -> None:
-        """Once in a run, a bookie loses its disk. What only it has is lost, so nothing acknowledged may be there alone."""
-        if not self._wiped:
-            self._wiped = True
-            bookie = self._bookie()
-            self.history.note(f"{bookie.name} loses its disk")
-            bookie.stop()
-            bookie.start(without_disk=True)
+        self.aims.lose_disk(self._bookie())
 
     def _refuse(self) -> None:
         bookie = self._bookie()
         bookie.read_only = True
-        self.loop.call_later(self.rng.uniform(0.1, 3.0), _revive, bookie)
+        self.loop.call_later(self.rng.uniform(0.1, 3.0), revive, bookie)
 
     def _busy(self) -> None:
         self._bookie().busy = self.rng.randrange(1, 20)
@@ -379,11 +379,6 @@ class World:
         self.loop.call_later(self.rng.uniform(0.5, 5.0), setattr, self.nodes, "loss", 0.0)
 
 
-def _revive(bookie: SimBookie) -> None:
-    bookie.is_silent = bookie.read_only = False
-    bookie.start()
-
-
 async def _run(world: World, seconds: float) -> None:
     rng, loop = world.rng, world.loop
     faults = loop.create_task(world.break_things(), name="faults")
@@ -391,7 +386,10 @@ async def _run(world: World, seconds: float) -> None:
         owner = world.begin_owner()
         await asyncio.wait([owner.task], timeout=world.calm * rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random()))
         end = rng.random()
-        if end < 0.4:
+        if end < 0.1:
+            world.history.note(f"owner {owner.number} is cut off")
+            await world.aims.cut_off(owner.process)
+        elif end < 0.4:
             world.history.note(f"owner {owner.number} is killed")
             owner.process.die()
         elif end < 0.6:

@@ -155,12 +155,20 @@ def test_ledgers_of_dead_openings_are_deleted_and_no_others(tmp_path: Path, tier
         return place
 
     late, spare, newer = plant(1, 7, 1), plant(2, 0, 2), plant(3, 0, 1000)
+    damaged = tier / object_name(0, 0)
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"not an object of a log")
+    draft = spare.with_name("00000001.0123456789abcdef.tmp")
+    draft.write_bytes(b"its writer was killed")
     with penstock.open(tmp_path / "a", ack="tier2") as store:
         for number in range(3):
             assert [event.data for event in events_of(store.stream(f"s/t{number}"))] == [b"event"]
     assert not late.exists(), "an object that arrived after its ledger was deleted"
     assert not spare.exists(), "a ledger that its opening never used"
+    assert not spare.parent.exists(), "with the drafts of killed writers"
     assert newer.exists(), "a ledger that a later opening has begun"
+    assert damaged.exists(), "nobody knows whose it is, and it does not keep the others"
+    assert {path.name for path in (tier / "log").iterdir()} == {"ledgers", "record"}, "trials leave nothing"
     assert named <= {path.name for path in (tier / LEDGERS).iterdir()}
 
 

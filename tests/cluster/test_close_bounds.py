@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count, product
@@ -29,16 +29,19 @@ from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.keyring import Sealing
-from penstock.storage.ledgers.ledger_log import open_ledger_log
+from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.storage.memory.memory_signing_keys import MemorySigningKeys
+from penstock.storage.object_log.bucket_record import BucketRecord
+from penstock.storage.object_log.ledgers import open_object_ledgers
 from penstock.storage.objects.file_objects import FileObjects
 from penstock.storage.objects.ledger_keys import ObjectLedgerKeys
 from penstock.testing import FakeClock, InlineOffload, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
+from tests.cluster.object_log_kit import RECORD, WildBucket, WildObjects
 from tests.cluster.virtual_time import run_virtually
 
 CLOSE_MAX_S = 39.0
@@ -70,6 +73,8 @@ class Site:
 
     containers: int = 4
     close_s: float = StoreSettings().close_s
+    bucket: WildBucket | None = None
+    """The log is in tier 2, in this bucket; None: on bookies."""
     directory: Path | None = None
     """Tier 2 is this directory. When it hangs, each call of it hangs, also those that clean up."""
     calls_left: int = 0
@@ -127,8 +132,7 @@ class Site:
         self.openings += 1
         rng, clock, telemetry = SeededRng(self.openings), FakeClock(), Counters()
         async with (
-            open_ledgers(self.world.nodes, root=ROOT, clock=clock, rng=rng, connect=self.world.connect) as ledgers,
-            open_ledger_log(ledgers, self.world.nodes, path="/store", rng=rng, sealing=self.sealing(clock)) as log,
+            self.opened_log(rng, clock) as log,
             open_segment_store(
                 log,
                 StoreParts(
@@ -155,6 +159,23 @@ class Site:
         ):
             yield store, controller
 
+    @asynccontextmanager
+    async def opened_log(self, rng: SeededRng, clock: FakeClock) -> AsyncIterator[LedgerLog]:
+        if self.bucket is None:
+            nodes = self.world.nodes
+            async with (
+                open_ledgers(nodes, root=ROOT, clock=clock, rng=rng, connect=self.world.connect) as ledgers,
+                open_ledger_log(ledgers, nodes, path="/store", rng=rng, sealing=self.sealing(clock)) as log,
+            ):
+                yield log
+            return
+        client = ReachedObjects(self.bucket, self.reach_tier)
+        async with (
+            open_object_ledgers(client, clock=clock, rng=rng) as in_tier,
+            open_ledger_log(in_tier, BucketRecord(client), path=RECORD, rng=rng, sealing=self.sealing(clock)) as log,
+        ):
+            yield log
+
     def sealing(self, clock: FakeClock) -> Sealing:
         """Keys of the log in the same tier 2."""
         return Sealing(keys=lambda uid: ObjectLedgerKeys(self.objects, uid=uid, clock=clock), clock=clock)
@@ -179,6 +200,22 @@ class Site:
                 await asyncio.sleep(0.25)
         except PenstockError:
             return
+
+
+class ReachedObjects(WildObjects):
+    """A client of the bucket that has the log."""
+
+    def __init__(self, bucket: WildBucket, reach: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(bucket)
+        self._reach = reach
+
+    async def _ask(self) -> None:
+        await self._reach()
+        await super()._ask()
+
+    async def _change(self, change: Callable[[], str]) -> str:
+        await self._reach()
+        return await super()._change(change)
 
 
 async def close_within(site: Site, outage: Outage, *, busy: bool, after_s: float, clean: bool) -> float:
@@ -243,6 +280,19 @@ def end_in_an_outage(outage: Outage, *, containers: int, busy: bool, after_s: fl
     async def scenario() -> None:
         site = Site(containers=containers)
         took_s = await close_within(site, outage, busy=busy, after_s=after_s, clean=clean)
+        assert took_s <= CLOSE_MAX_S
+        await check_kept(site)
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("after_s", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("tier", ["fails", "hangs"])
+def test_a_close_waits_for_no_bucket_that_has_the_log(tier: str, after_s: float, clean: bool) -> None:
+    async def scenario() -> None:
+        site = Site(bucket=WildBucket(delay_s=0.001))
+        took_s = await close_within(site, Outage(tier=tier), busy=True, after_s=after_s, clean=clean)
         assert took_s <= CLOSE_MAX_S
         await check_kept(site)
 

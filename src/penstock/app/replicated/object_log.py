@@ -1,4 +1,4 @@
-"""A store's log in its tier 2, opened for its store alone. Source: docs/design/0064-start-elsewhere.md, "Without bookies"."""
+"""A store's log in its tier 2, opened for its store alone. Source: docs/design/0064-start-elsewhere.md."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     UnavailableError,
     UnsupportedError,
+    VersionTooNewError,
 )
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.nodes import VersionedNodes
@@ -43,6 +44,7 @@ from penstock.storage.object_log.ledgers import ObjectLedgers, open_object_ledge
 from penstock.storage.object_log.limits import ObjectLogLimits
 
 _HANG_S = 5.0
+_TRIES = 3  # trials of one start
 _log = logging.getLogger(__name__)
 
 
@@ -144,23 +146,43 @@ async def open_object_log(
 async def check_conditions(kept: LogObjects, *, rng: Rng) -> None:
     """Check that tier 2 refuses to create a name twice, and to replace an outdated version. Raises UnsupportedError,
     UnavailableError."""
-    trial = f"{DIRECTORY}/trial-{rng.uuid().hex}"
-    try:
-        await kept.objects.create_new(f"{trial}/1", b"first")
+    for _ in range(_TRIES):
+        trial = f"{DIRECTORY}/trial-{rng.uuid().hex}"
         try:
-            await kept.objects.create_new(f"{trial}/1", b"second")
-        except AlreadyExistsError:
-            pass
-        else:
-            raise _ignored(kept)
-        await kept.records.create(f"{trial}/record", b"first")
-        await kept.records.set(f"{trial}/record", b"second", version=0)
-        with suppress(ConditionFailedError):
-            await kept.records.set(f"{trial}/record", b"third", version=0)
-            raise _ignored(kept)
-    finally:
-        for name in await kept.objects.list(trial):
-            await kept.objects.delete(name)
+            await _try_conditions(kept, trial)
+            return
+        except (AlreadyExistsError, ConditionFailedError) as error:
+            # A client repeats a request whose answer was lost, and then meets what it has written itself.
+            refused = error
+        finally:
+            await _clear_trial(kept, trial)
+    raise UnavailableError("tier 2 refuses writes whose conditions are met", cause=str(refused)) from refused
+
+
+async def _try_conditions(kept: LogObjects, trial: str) -> None:
+    """Raises AlreadyExistsError, ConditionFailedError: a write was refused that has to succeed."""
+    await kept.objects.create_new(f"{trial}/1", b"first")
+    try:
+        await kept.objects.create_new(f"{trial}/1", b"second")
+    except AlreadyExistsError:
+        pass
+    else:
+        raise _ignored(kept)
+    await kept.records.create(f"{trial}/record", b"first")
+    await kept.records.set(f"{trial}/record", b"second", version=0)
+    with suppress(ConditionFailedError):
+        await kept.records.set(f"{trial}/record", b"third", version=0)
+        raise _ignored(kept)
+
+
+async def _clear_trial(kept: LogObjects, trial: str) -> None:
+    """Delete the objects of a trial. They have no meaning, so a tier 2 that does not answer may keep them."""
+    try:
+        async with asyncio.timeout(_HANG_S):
+            for name in sorted(await kept.objects.list(trial), reverse=True):
+                await kept.objects.delete(name)
+    except (UnavailableError, TimeoutError) as error:
+        _log.warning("objects of a trial were not deleted", extra={"objects": trial, "error": str(error)})
 
 
 def _in_bucket(tier: TierPlace, limits: ObjectLogLimits) -> LogObjects:
@@ -183,14 +205,18 @@ async def _remove_orphans(kept: LogObjects, path: str, ledgers: ObjectLedgers) -
     """Delete ledgers that earlier openings left. The record does not name them, and never will: only their own opening could
     have added them, and its epoch is over."""
     try:
-        headers = await ledgers.headers()
+        present = await ledgers.present()
         record = await read_record(kept.records, path)
-        if record is None:
-            return
-        named = {one.ledger for one in record.ledgers}
-        for ledger, header in headers.items():
-            is_over = header is None or decode_header(header, ledger=ledger).epoch < record.epoch
-            if is_over and ledger not in named:
-                await ledgers.delete(ledger)
-    except (UnavailableError, CorruptDataError) as error:
+    except (UnavailableError, CorruptDataError, VersionTooNewError) as error:
         _log.warning("ledgers of earlier starts were not deleted", extra={"error": str(error)})
+        return
+    if record is None:
+        return
+    named = {one.ledger for one in record.ledgers}
+    for ledger in (one for one in present if one not in named):
+        try:
+            header = await ledgers.header(ledger)
+            if header is None or decode_header(header, ledger=ledger).epoch < record.epoch:
+                await ledgers.delete(ledger)
+        except (UnavailableError, CorruptDataError, VersionTooNewError) as error:
+            _log.warning("ledger of an earlier start was not deleted", extra={"ledger": ledger, "error": str(error)})

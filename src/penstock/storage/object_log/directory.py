@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ from penstock.storage.machine.calls import make_directories, sync_directory, wri
 _T = TypeVar("_T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_DRAFT = ".tmp"
+_VERSION = re.compile(r"(at|data)-(\d+)-([0-9a-f]{32})")
 _TRIES = 10
 """How often a record is read again that changes meanwhile."""
 
@@ -46,9 +49,12 @@ class DirectoryObjects:
 
     async def create_new(self, name: str, data: bytes) -> None:
         """As the port says. Raises UnsupportedError: the file system has no hard links."""
-        await self._check()
-        draft = self._root / f"{name}.{self._rng.uuid().hex}.tmp"
-        await self._run(lambda: _create(self._root / name, draft, data))
+        await self._mounted()
+        draft = self._root / f"{name}.{self._rng.uuid().hex}{_DRAFT}"
+        try:
+            await self._run(lambda: _create(self._root / name, draft, data))
+        except FileNotFoundError as error:
+            raise UnavailableError("directory of a log was deleted during a write", object=name) from error
 
     async def read_whole(self, name: str) -> bytes:
         """As the port says."""
@@ -65,26 +71,25 @@ class DirectoryObjects:
 
     async def delete(self, name: str) -> None:
         """As the port says."""
-        await self._check()
+        await self._mounted()
 
         def delete() -> None:
             with suppress(FileNotFoundError):
                 (self._root / name).unlink()
-            with suppress(OSError):  # other objects are in it, or it is gone
-                (self._root / name).parent.rmdir()
+            _remove_if_unused((self._root / name).parent)
 
         await self._run(delete)
 
     async def list(self, directory: str) -> Mapping[str, int]:
         """As the port says."""
-        await self._check()
+        await self._mounted()
         top = self._root / directory
 
         def names() -> Mapping[str, int]:
             found: dict[str, int] = {}
             for path in sorted(top.rglob("*")):
                 with suppress(FileNotFoundError):
-                    if path.suffix != ".tmp" and path.is_file():
+                    if path.suffix != _DRAFT and path.is_file():
                         found[path.relative_to(self._root).as_posix()] = path.stat().st_size
             return found
 
@@ -94,8 +99,14 @@ class DirectoryObjects:
         try:
             return await self._run(read)
         except FileNotFoundError:
-            await self._check()
+            await self._mounted()
             raise
+
+    async def _mounted(self) -> None:
+        try:
+            await self._check()
+        except OSError as error:  # NFS answers so while its server is away: the writer must wait, as for any other call
+            raise UnavailableError("the mark of tier 2 cannot be read", cause=str(error)) from error
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         try:
@@ -112,7 +123,8 @@ class DirectoryRecord:
     """Implements ``ports.cluster.nodes.VersionedNodes`` for one node, which is a directory at its path.
 
     The file ``at-VERSION-ID`` has no bytes; its name says which version is valid, and the bytes are in ``data-VERSION-ID``. A
-    change writes the bytes of the next version, and renames the first file. So only one change of a version succeeds.
+    change writes the bytes of the next version, and renames the first file. So only one change of a version succeeds. Files
+    with other names are ignored.
     """
 
     def __init__(self, root: Path, offload: Offload, *, rng: Rng, check: Callable[[], Awaitable[None]]) -> None:
@@ -146,6 +158,7 @@ class DirectoryRecord:
         try:
             return await self._connected(run)
         except FileNotFoundError as error:
+            await self._connected(self._check)  # it may have been unmounted meanwhile
             raise NotFoundError("node does not exist", path=path) from error
 
     async def _connected(self, call: Callable[[], Awaitable[_T]]) -> _T:
@@ -163,6 +176,8 @@ def _create(target: Path, draft: Path, data: bytes) -> None:
         write_new(draft, data)
         os.link(draft, target, follow_symlinks=False)
     except FileExistsError as error:
+        # If an earlier attempt of ours made it, that attempt may have failed before its name was durable.
+        sync_directory(target.parent)
         raise AlreadyExistsError("object exists", object=target.name) from error
     except OSError as error:
         if error.errno in _NO_LINKS:
@@ -173,14 +188,27 @@ def _create(target: Path, draft: Path, data: bytes) -> None:
     sync_directory(target.parent)
 
 
+def _remove_if_unused(directory: Path) -> None:
+    """Delete a directory that has nothing but drafts, whose writers are dead or write to a ledger that was deleted."""
+    drafts: list[Path] = []
+    with suppress(OSError), os.scandir(directory) as entries:  # another call was faster, or it is not empty
+        for entry in entries:
+            if not entry.name.endswith(_DRAFT):
+                return
+            drafts.append(directory / entry.name)
+        for path in drafts:
+            path.unlink()
+        directory.rmdir()
+
+
 def _valid(directory: Path) -> tuple[int, str]:
     """Version and id of the valid bytes. Raises FileNotFoundError, CorruptDataError."""
     found: list[str] = []
     for _ in range(_TRIES):  # a list that is read during a rename can show both names, or none
         found = [name for name in os.listdir(directory) if name.startswith("at-")]
-        if len(found) == 1:
-            _, number, own = found[0].split("-")
-            return int(number), own
+        valid = [match for name in found if (match := _VERSION.fullmatch(name))]
+        if len(valid) == 1:
+            return int(valid[0][2]), valid[0][3]
     raise CorruptDataError("record of a log cannot be read", directory=str(directory), found=tuple(found))
 
 
@@ -225,5 +253,6 @@ def _set_version(directory: Path, own: str, data: bytes, *, version: int) -> Non
         raise ConditionFailedError("node has another version", path=directory.name) from error
     sync_directory(directory)
     for path in directory.glob("data-*"):
-        if int(path.name.split("-")[1]) <= version:  # others may be writing the next one
+        found = _VERSION.fullmatch(path.name)
+        if found is not None and int(found[2]) <= version:  # others may be writing the next one
             path.unlink(missing_ok=True)

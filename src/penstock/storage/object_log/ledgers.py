@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -120,11 +120,19 @@ class ObjectLedgers:
         for name in sorted(names, reverse=True):
             await self._objects.delete(name)
 
-    async def headers(self) -> Mapping[int, bytes | None]:
-        """All ledgers that are there now, with their headers. None: the deletion of the ledger was interrupted, or an object
-        arrived after it. Raises UnavailableError, CorruptDataError."""
-        named = {found[0] for name in await self._objects.list(LEDGERS) if (found := parse_object_name(name))}
-        return {ledger: await self._header(ledger) for ledger in sorted(named)}
+    async def present(self) -> Sequence[int]:
+        """All ledgers of which an object is there now. Raises UnavailableError."""
+        return sorted({found[0] for name in await self._objects.list(LEDGERS) if (found := parse_object_name(name))})
+
+    async def header(self, ledger: int) -> bytes | None:
+        """The header of the ledger. None: it is missing, because the deletion of the ledger was interrupted, or an object
+        arrived after it. Raises UnavailableError, CorruptDataError, VersionTooNewError."""
+        whole = await self._whole(ledger, 0)
+        if whole is None:
+            return None
+        for _, data in decode_entries(whole[1], ledger=ledger, number=0):
+            return data
+        raise CorruptDataError("ledger has no header", ledger=ledger)
 
     # --- objects of a ledger
 
@@ -176,12 +184,8 @@ class ObjectLedgers:
             await asyncio.gather(*reading, return_exceptions=True)
 
     async def _check_exists(self, ledger: int) -> None:
-        if await self._header(ledger) is None:
+        if await self.header(ledger) is None:
             raise NotFoundError("ledger does not exist", ledger=ledger)
-
-    async def _header(self, ledger: int) -> bytes | None:
-        whole = await self._whole(ledger, 0)
-        return None if whole is None else next(decode_entries(whole[1], ledger=ledger, number=0))[1]
 
     async def _head(self, ledger: int, number: int) -> LogObject | None:
         try:

@@ -88,7 +88,7 @@ class Cluster:
         tier2 = self._place_of_chunks(place)
         secret = ("--secret-file", str(self._data / "cluster.secret"))
         containers = ("--containers", str(CONTAINERS))
-        made = _penstock("cluster", "init", self._url, "--tier2", tier2, *containers, *secret)
+        made = _penstock("cluster", "init", "--cluster", self._url, "--tier2", tier2, *containers, *secret)
         if made.returncode:
             raise UnavailableError("the cluster cannot be created", reason=made.stderr.strip())
         shared = ("--json", "--cluster", self._url, *secret)

@@ -191,6 +191,10 @@ UNGUARDED: Mapping[str, str] = {
     "cluster undrain": "moves containers to other stores, and keeps every event",
     "cluster move": "moves a container to another store, and keeps every event",
     "cluster enable": "gives back",
+    **dict.fromkeys(
+        ("cluster secret record", "cluster secret change", "cluster secret finish"),
+        "changes who may do what, and no data",
+    ),
     "cluster upgrade": "lets newer formats be written, and keeps every event",
     "approval require": "removes nothing; to require less is itself a request that another identity must approve",
     "approval approve": "performs what another identity has requested: the request is the question, and names the loss",

@@ -194,7 +194,7 @@ class FailoverCluster:
         tier = self.directory / "tier2"
         tier.mkdir()
         self.command(
-            *("init", self.address, "--tier2", str(tier), "--secret-file", str(self.directory / "secret")),
+            *("init", "--cluster", self.address, "--tier2", str(tier), "--secret-file", str(self.directory / "secret")),
             *("--containers", str(self.sizes.containers)),
         )
 

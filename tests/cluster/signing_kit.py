@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.app.cluster.access.keys import derived
+from penstock.app.cluster.access.keys import derived_keys
 from penstock.app.cluster.access.signing_keys import SharedSigningKeys
 from penstock.storage.machine.signing_keys import FileSigningKeys
 from penstock.storage.memory.memory_objects import MemoryObjects
@@ -18,6 +18,6 @@ def keys_of(data: Path, objects: MemoryObjects, *, secret: bytes = SECRET) -> Sh
         files=FileSigningKeys(data),
         objects=objects,
         cluster="c1",
-        key=derived(secret, "c1", "keys of the audit log"),
+        keys=derived_keys((secret,), "c1", "keys of the audit log"),
         rng=SeededRng(len(str(data))),
     )

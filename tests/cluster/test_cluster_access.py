@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
+from penstock.app.cluster.access.keys import derived, derived_keys, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.shared_files import OBJECTS, SharedFile, SharedFiles
 from penstock.app.erasure.key import ERASURE_KEY, read_key
 from penstock.core.cluster.shared_files import Step, next_step
@@ -44,7 +44,7 @@ class Controller:
             data=path,
             files=options.get("files", tuple(SharedFile(name=name) for name in NAMES)),
             cluster="c1",
-            key=derived(secret, "c1", "users and tokens"),
+            keys=derived_keys((secret,), "c1", "users and tokens"),
             rng=SeededRng(len(str(path))),
             offload=InlineOffload(),
         )
@@ -400,10 +400,10 @@ def test_the_key_of_tokens_is_the_same_on_all_machines_and_differs_by_cluster(tm
 def test_the_key_of_digests_is_the_same_on_all_machines_and_an_older_one_stays(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        settle_erasure_key(tmp_path / name, SECRET, "c1")
+        settle_erasure_key(tmp_path / name, derived(SECRET, "c1", "digests"))
     first = read_key(tmp_path / "one" / ERASURE_KEY)
     assert first == read_key(tmp_path / "other" / ERASURE_KEY)
-    settle_erasure_key(tmp_path / "one", bytes(32), "c1")
+    settle_erasure_key(tmp_path / "one", bytes(32))
     assert read_key(tmp_path / "one" / ERASURE_KEY) == first
 
 

@@ -66,9 +66,11 @@ class World:
         config = ClusterPlan(tier2="s3://bucket/tests", containers=COUNT).config(
             "ours", bookkeeper=instance, incarnation="one"
         )
-        await create_nodes(self.session, config, self.objects, SeededRng(1))
+        await create_nodes(self.session, config, self.objects, SeededRng(1), secret="new")
         await self.store("a")
-        entry = ControllerEntry(controller="c", grpc="c:1", http="c:2", active=True, pid=1, level=LEVEL, at_ms=START_MS)
+        entry = ControllerEntry(
+            controller="c", grpc="c:1", http="c:2", active=True, pid=1, level=LEVEL, at_ms=START_MS, secret="new"
+        )
         await self.session.register(f"{CONTROLLERS}/c", encode_node(entry))
         await self.session.register(LEADER, encode_node(Term(term=1, controller="c")))
         for number in range(COUNT):
@@ -76,7 +78,13 @@ class World:
             await self.session.register(f"{HELD}/{number}", encode_node(held))
 
     async def store(self, name: str, **fields: Any) -> None:
-        given: dict[str, Any] = {"clients": f"{name}:1", "links": f"{name}:2", "level": LEVEL, "at_ms": START_MS}
+        given: dict[str, Any] = {
+            "clients": f"{name}:1",
+            "links": f"{name}:2",
+            "level": LEVEL,
+            "at_ms": START_MS,
+            "secret": "new",
+        }
         entry = StoreEntry(**{"store": name, "pid": 1, **given, **fields})
         await self.session.register(f"{STORES}/{name}", encode_node(entry))
 

@@ -50,7 +50,8 @@ def test_a_secret_is_drawn_once_and_belongs_to_its_owner(tmp_path):
         read_cluster_secret(path)
     assert ensure_cluster_secret(path, SeededRng(1))
     secret = read_cluster_secret(path)
-    assert len(secret) == SECRET_BYTES
+    assert len(secret.current) == SECRET_BYTES
+    assert secret.earlier is None
     assert path.stat().st_mode & 0o777 == 0o600
     assert not ensure_cluster_secret(path, SeededRng(2))
     assert read_cluster_secret(path) == secret
@@ -58,7 +59,7 @@ def test_a_secret_is_drawn_once_and_belongs_to_its_owner(tmp_path):
     with pytest.raises(InvalidArgumentError, match="chmod 600"):
         read_cluster_secret(path)
     path.chmod(0o600)
-    for text in ("", "not hexadecimal", "00" * 16):
+    for text in ("", "not hexadecimal", "00" * 16, f"{'00' * 32}\n" * 3):
         path.write_text(text)
         with pytest.raises(CorruptDataError):
             read_cluster_secret(path)

@@ -190,7 +190,7 @@ def test_init_store_and_controller_refuse_with_a_sentence(
         configured()
         mark.rename(mark.with_name("theirs"))
         assert "tier 2 lacks the mark of this cluster" in refused(cluster, *process("store"))
-        other = ("cluster", "init", cluster.url + "2", *cluster.init[3:])
+        other = ("cluster", "init", "--cluster", cluster.url + "2", *cluster.init[4:])
         assert "tier 2 belongs to another cluster" in refused(cluster, *other)
         absent = tmp_path / "absent.secret"
         assert "copy it from the machine" in refused(cluster, *cluster.init, "--secret-file", str(absent))

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from penstock.app.cli.cluster import cluster as commands
 from penstock.app.cli.cluster.cluster import app
+from penstock.app.cluster.access.secret import ClusterSecret, SecretInForce
 from penstock.app.cluster.address import parse_cluster_address
 from penstock.app.cluster.controller_process import ClusterMember, ControllerProcessSettings
 from penstock.app.cluster.init import read_config
@@ -128,7 +129,7 @@ def test_a_controller_waits_for_its_name_and_then_gives_up(tmp_path):
             settings(tmp_path),
             session,
             config,
-            secret=bytes(32),
+            secrets=SecretInForce(ClusterSecret(current=bytes(32)), ["digest"], tmp_path / "secret"),
             rng=SeededRng(1),
             signing=keys_of(tmp_path, MemoryObjects()),
         )

@@ -54,7 +54,9 @@ def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies
     (tmp_path / "tier2").mkdir()
     found = Place(tmp_path, f"zk://{zookeeper.address}/clusters/{tmp_path.name}")
     options = ("--tier2", str(tmp_path / "tier2"), "--secret-file", str(tmp_path / "secret"))
-    penstock("cluster", "init", found.url, *options, "--containers", str(CONTAINERS), "--ledgers", bookies.root)
+    penstock(
+        "cluster", "init", "--cluster", found.url, *options, "--containers", str(CONTAINERS), "--ledgers", bookies.root
+    )
     return found
 
 

@@ -10,13 +10,23 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
-from penstock.app.cluster.access.secret import read_cluster_secret
+from penstock.app.cluster.access.keys import (
+    AUDIT_KEYS,
+    USERS,
+    derived_keys,
+    has_erasure_key,
+    settle_erasure_key,
+    settle_token_key,
+    shared_erasure_key,
+    token_key,
+)
+from penstock.app.cluster.access.secret import SecretInForce, check_secret, obey_secret, read_cluster_secret
 from penstock.app.cluster.access.shared_files import SharedFile, SharedFiles
 from penstock.app.cluster.access.signing_keys import SharedSigningKeys
 from penstock.app.cluster.address import ClusterAddress
@@ -37,7 +47,7 @@ from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, Contr
 from penstock.controller.keys import TABLE
 from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError, UnauthenticatedError
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.client import ClientTls, FreshTls
 from penstock.net.workers.link import Handler, WorkerLink
@@ -116,7 +126,7 @@ def run_controller(
 async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[ClusterMember]:
     """Open a session, and register this controller as a standby. The directory is locked meanwhile."""
     rng = RealRng()
-    secret = read_cluster_secret(settings.secret_file)
+    known = read_cluster_secret(settings.secret_file)
     if settings.serving.tls is not None:
         # A standby opens no port. Check the certificate now: otherwise a bad one would show only after the election.
         load_tls(settings.serving.tls, now_ms=RealClock().now_ms())
@@ -142,18 +152,18 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         )
         config = await read_config(coordination)
         in_force = LevelInForce(await check_level(coordination))
-        await offload.run(lambda: settle_erasure_key(settings.serving.store.data, secret, config.cluster))
+        secrets = await check_secret(coordination, config.cluster, settings.secret_file, known, offload)
         objects = shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload)
+        await _settle_keys(settings, config, objects, secrets, offload)
         shared = None
         if settings.serving.access is not None:
-            shared = _sharing_access(settings, coordination, config, objects, secret=secret, rng=rng, offload=offload)
-            await offload.run(lambda: settle_token_key(settings.serving.store.data, token_key(secret, config.cluster)))
+            shared = _sharing_access(settings, coordination, config, objects, secrets=secrets, rng=rng, offload=offload)
             await shared.catch_up()
         signing = SharedSigningKeys(
             files=FileSigningKeys(settings.serving.store.data),
             objects=objects,
             cluster=config.cluster,
-            key=derived(secret, config.cluster, "keys of the audit log"),
+            keys=derived_keys(secrets.valid, config.cluster, AUDIT_KEYS),
             rng=rng,
         )
         directory.mark_complete()
@@ -161,7 +171,7 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
             settings,
             coordination,
             config,
-            secret=secret,
+            secrets=secrets,
             rng=rng,
             signing=signing,
             shared=shared,
@@ -172,13 +182,30 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         yield member
 
 
+async def _settle_keys(
+    settings: ControllerProcessSettings,
+    config: ClusterConfig,
+    objects: Objects,
+    secrets: SecretInForce,
+    offload: Offload,
+) -> None:
+    """Write the keys that all controllers have into the directory."""
+    data, cluster = settings.serving.store.data, config.cluster
+    if not await offload.run(lambda: has_erasure_key(data)):
+        erasure = await shared_erasure_key(objects, secrets.valid, cluster)
+        await offload.run(lambda: settle_erasure_key(data, erasure))
+    if settings.serving.access is not None:
+        current, *others = (token_key(one, cluster) for one in secrets.valid)
+        await offload.run(lambda: settle_token_key(data, current, others[0] if others else None))
+
+
 def _sharing_access(
     settings: ControllerProcessSettings,
     coordination: Coordination,
     config: ClusterConfig,
     objects: Objects,
     *,
-    secret: bytes,
+    secrets: SecretInForce,
     rng: Rng,
     offload: Offload,
 ) -> SharedFiles:
@@ -194,7 +221,7 @@ def _sharing_access(
             *(() if own_users else (SharedFile(name=users_path(data).name, check=parse_users),)),
         ),
         cluster=config.cluster,
-        key=derived(secret, config.cluster, "users and tokens"),
+        keys=derived_keys(secrets.valid, config.cluster, USERS),
         rng=rng,
         offload=offload,
     )
@@ -209,7 +236,7 @@ class ClusterMember:
         coordination: Coordination,
         config: ClusterConfig,
         *,
-        secret: bytes,
+        secrets: SecretInForce,
         rng: Rng,
         signing: SharedSigningKeys,
         shared: SharedFiles | None = None,
@@ -225,7 +252,7 @@ class ClusterMember:
         self._settings = settings
         self._coordination = coordination
         self._config = config
-        self._secret = secret
+        self._secrets = secrets
         self._rng = rng
         self._entry = ControllerEntry(
             controller=settings.name,
@@ -234,6 +261,7 @@ class ClusterMember:
             active=False,
             pid=os.getpid(),
             level=LEVEL,
+            secret=secrets.digest,
         )
         self._is_active = False
 
@@ -268,7 +296,10 @@ class ClusterMember:
             keep_assignment(self._coordination, containers=self._config.containers, clock=RealClock())
         )
         lead_task = asyncio.ensure_future(self._lead(stop, ready, show_warning))
-        others = [asyncio.ensure_future(obey_level(self._coordination, self._in_force))]
+        others = [
+            asyncio.ensure_future(obey_level(self._coordination, self._in_force)),
+            asyncio.ensure_future(obey_secret(self._coordination, self._secrets)),
+        ]
         if self._shared is not None:
             others.append(asyncio.ensure_future(self._shared.follow()))
         stopping = asyncio.ensure_future(stop.wait())
@@ -357,9 +388,15 @@ class ClusterMember:
         async def dial(container: int, address: str, handlers: Mapping[str, Handler]) -> WorkerLink:
             greeting = Greeting(self._config.cluster, container, term.term, self._settings.name)
             tls = None if self._links_tls is None else self._links_tls.context()
-            return await dial_container(
-                address, greeting, secret=self._secret, rng=self._rng, handlers=handlers, tls=tls
-            )
+            current, *others = self._secrets.valid
+            dialled = partial(dial_container, address, greeting, rng=self._rng, handlers=handlers, tls=tls)
+            try:
+                return await dialled(secret=current)
+            except UnauthenticatedError:
+                for one in others:  # the store may not have the new secret yet
+                    with suppress(UnauthenticatedError):
+                        return await dialled(secret=one)
+                raise
 
         return dial
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from penstock.app.cluster.access.secret import (
+    check_secret,
+    ensure_cluster_secret,
+    read_cluster_secret,
+    secret_digest,
+)
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import (
@@ -20,12 +27,14 @@ from penstock.codec.store.cluster_nodes import (
     FEATURES,
     HELD,
     INCARNATIONS,
+    SECRET,
     STORES,
     TERM,
     WISHES,
     Assignment,
     ClusterConfig,
     Features,
+    SecretDigests,
     Term,
     Wishes,
     decode_node,
@@ -48,7 +57,7 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.storage.chunks.claim import tier_mark
-from penstock.storage.cluster.namespace import create_namespace
+from penstock.storage.cluster.namespace import create_namespace, find_namespace
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.cluster.zookeeper import open_zookeeper
 from penstock.storage.ledgers.bookkeeper import open_ledgers
@@ -58,6 +67,8 @@ CONTAINERS_MAX: Final = 64
 """Each has a log of its own: an open ledger on three bookies, and a node that its owner changes."""
 MARKS: Final = "clusters"
 """Directory of tier 2 with one object for the cluster that uses it, named by its id."""
+_TRIALS: Final = "trials"
+"""Directory of tier 2 with an object of each `cluster init` that is checking whether it can write there."""
 _MARK_FORMAT: Final = 1
 
 
@@ -95,21 +106,24 @@ class ClusterPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialised:
     """``created``: the nodes are new; before, a cluster with the same settings was there. ``bookies``: those that can be
-    written to now."""
+    written to now. ``secret_created``: the file with the secret is new."""
 
     config: ClusterConfig
     created: bool
     bookies: Sequence[Bookie]
+    secret_created: bool
 
 
 async def init_cluster(
-    address: ClusterAddress, plan: ClusterPlan, *, clock: Clock, rng: Rng, offload: Offload
+    address: ClusterAddress, plan: ClusterPlan, secret_file: Path, *, clock: Clock, rng: Rng, offload: Offload
 ) -> Initialised:
-    """Create the cluster at the address. After an interruption, call it again with the same settings.
+    """Create the cluster at the address, and its secret if there is no file. After an interruption, call it again with the
+    same settings. What it refuses, it refuses before its first change.
 
     Raises InvalidArgumentError (the cluster there has other settings, or tier 2 is used by another store or cluster),
-    WrongClusterError (the root belongs to another program), NotFoundError (no BookKeeper is there),
-    CoordinatorUnavailableError, UnavailableError (tier 2 does not answer), UnknownOutcomeError.
+    WrongClusterError (the root belongs to another program, or the secret is not the cluster's), NotFoundError (no BookKeeper
+    is there; the cluster exists, and the file with its secret is missing), CoordinatorUnavailableError, UnavailableError
+    (tier 2 does not answer), UnknownOutcomeError.
     """
     objects = shared_objects(plan.tier2, plan.endpoint, insecure=plan.insecure, offload=offload)
     async with (
@@ -118,29 +132,69 @@ async def init_cluster(
     ):
         bookies = await ledgers.bookies()
         bookkeeper = await ledgers.nodes.check_layout()
-    cluster = await _namespace(address, str(rng.uuid()), offload)
-    async with open_zookeeper(
-        address.hosts, address.root, cluster=cluster, boot_clock=boot_seconds, rng=rng, offload=offload
-    ) as coordination:
-        config = plan.config(cluster, bookkeeper=bookkeeper, incarnation=str(rng.uuid()))
-        created = await create_nodes(coordination, config, objects, rng)
-    return Initialised(config=config, created=created, bookies=bookies)
-
-
-async def _namespace(address: ClusterAddress, fresh: str, offload: Offload) -> str:
-    """The id of the cluster at the root: of the one that is there, or the fresh one."""
-    try:
-        await create_namespace(address.hosts, address.root, cluster=fresh, offload=offload)
-    except WrongClusterError as error:
-        found = error.fields.get("found")
-        if not isinstance(found, str):
+    session = partial(open_zookeeper, address.hosts, address.root, boot_clock=boot_seconds, rng=rng, offload=offload)
+    found = await find_namespace(address.hosts, address.root, offload=offload)
+    config = plan.config(found or str(rng.uuid()), bookkeeper=bookkeeper, incarnation=str(rng.uuid()))
+    is_there = False
+    if found is not None:
+        async with session(cluster=found) as coordination:
+            is_there = await _exists(coordination, config)
+            if is_there:
+                await _check_file(coordination, config, secret_file, offload)
+    is_new = False
+    if not is_there:
+        await check_tier_is_free(objects, config)
+        is_new = await offload.run(lambda: ensure_cluster_secret(secret_file, rng))
+        try:
+            is_there = not await _create(
+                address, config, objects, secret_file, session=session, rng=rng, offload=offload
+            )
+        except (InvalidArgumentError, WrongClusterError):
+            if is_new:  # refused, so no cluster has this secret
+                await offload.run(secret_file.unlink)
             raise
-        return found
-    return fresh
+    return Initialised(config=config, created=not is_there, bookies=bookies, secret_created=is_new)
 
 
-async def create_nodes(coordination: Coordination, config: ClusterConfig, objects: Objects, rng: Rng) -> bool:
-    """Mark tier 2, and create all nodes in one transaction. False: they were there with the same settings.
+async def _create(
+    address: ClusterAddress,
+    config: ClusterConfig,
+    objects: Objects,
+    secret_file: Path,
+    *,
+    session: Callable[..., AbstractAsyncContextManager[Coordination]],
+    rng: Rng,
+    offload: Offload,
+) -> bool:
+    """Create the root and the nodes. False: another command was faster, with the same secret. Raises as ``init_cluster``."""
+    secret = await offload.run(lambda: read_cluster_secret(secret_file))
+    digest = await offload.run(lambda: secret_digest(secret.current, config.cluster))
+    await create_namespace(address.hosts, address.root, cluster=config.cluster, offload=offload)
+    async with session(cluster=config.cluster) as coordination:
+        created = await create_nodes(coordination, config, objects, rng, secret=digest)
+        if not created:
+            await _check_file(coordination, config, secret_file, offload)
+        return created
+
+
+async def _check_file(coordination: Coordination, config: ClusterConfig, secret_file: Path, offload: Offload) -> None:
+    """Raises NotFoundError (the cluster exists, and its secret is not here), WrongClusterError (another secret)."""
+    try:
+        secret = await offload.run(lambda: read_cluster_secret(secret_file))
+    except NotFoundError as error:
+        raise NotFoundError(
+            "a cluster exists at this root, and the file with its secret is not here: copy it from the machine of the first"
+            " `penstock cluster init`",
+            path=str(secret_file),
+        ) from error
+    await check_secret(coordination, config.cluster, secret_file, secret, offload)
+
+
+async def create_nodes(
+    coordination: Coordination, config: ClusterConfig, objects: Objects, rng: Rng, *, secret: str | None = None
+) -> bool:
+    """Mark tier 2, and create all nodes in one transaction. False: they were there with the same settings. ``secret``: its
+    digest; None: none is recorded.
 
     Raises InvalidArgumentError as ``init_cluster``; nothing was changed then, except tier 2, which may have the mark.
     """
@@ -148,8 +202,11 @@ async def create_nodes(coordination: Coordination, config: ClusterConfig, object
         return False
     await mark_tier(objects, config)
     records = [ContainerRecord(uid=str(rng.uuid())) for _ in range(config.containers)]
+    changes = list(creation(config, records))
+    if secret is not None:
+        changes.append(Create(SECRET, encode_node(SecretDigests(digests=(secret,)))))
     try:
-        await coordination.multi(creation(config, records))
+        await coordination.multi(changes)
     except AlreadyExistsError:
         if await _exists(coordination, config):
             return False
@@ -232,6 +289,15 @@ async def read_config(coordination: Coordination) -> ClusterConfig:
             " see `penstock cluster doctor`"
         ) from error
     return decode_node(ClusterConfig, node.data)
+
+
+async def check_tier_is_free(objects: Objects, config: ClusterConfig) -> None:
+    """Prove that tier 2 can be written, and that no other cluster or store uses it. Leaves nothing there. Raises
+    InvalidArgumentError, UnavailableError, OSError."""
+    await _refuse_others(objects, config, f"{MARKS}/{config.cluster}")
+    trial = f"{_TRIALS}/{config.incarnation or config.cluster}"
+    await objects.put(trial, b"")
+    await objects.delete(trial)
 
 
 async def mark_tier(objects: Objects, config: ClusterConfig) -> None:

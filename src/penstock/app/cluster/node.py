@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
+from penstock.app.cluster.access.secret import SecretInForce, obey_secret
 from penstock.app.cluster.holding import Holding, HoldingLimits, HoldingState, UnitHost
 from penstock.app.cluster.keeper import UNREADABLE, wake_on_changes
 from penstock.app.cluster.levels import LevelInForce, obey_level
@@ -33,6 +34,7 @@ from penstock.model.errors import (
     SessionEndedError,
     UnavailableError,
     VersionTooNewError,
+    WrongClusterError,
 )
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
@@ -67,8 +69,11 @@ class StoreNode:
         limits: NodeLimits | None = None,
         clock: Clock | None = None,
         in_force: LevelInForce | None = None,
+        secrets: SecretInForce | None = None,
     ) -> None:
-        """``in_force``: where the level of the cluster is noted, as the store sees it."""
+        """``in_force``: where the level of the cluster is noted, as the store sees it. ``secrets``: which ones are valid;
+        None: this is not watched."""
+        self._secrets = secrets
         self.registered = asyncio.Event()
         """Set once the store has been registered."""
         self._entry = StoreEntry(store="", clients="", links="", pid=0)
@@ -128,7 +133,8 @@ class StoreNode:
         and addresses of the store; its ports are open until this returns.
 
         Raises InvalidArgumentError (another process is registered with our name), VersionTooNewError (the level of the
-        cluster was raised above ours), and what the first session raises when it is opened.
+        cluster was raised above ours), WrongClusterError (our secret is not valid any more), and what the first session
+        raises when it is opened.
         Cancelled: containers are dropped without checkpoints.
         """
         self._entry = entry
@@ -161,22 +167,24 @@ class StoreNode:
         registration = Registration(session, f"{STORES}/{self._entry.store}", StoreEntry)
         await self._register(registration, session)
         self.registered.set()
-        ended, too_new = False, None
+        ended, over = False, None
         try:
             async with asyncio.TaskGroup() as group:
                 ending = group.create_task(_until_ended(session))
                 watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, WISHES), self._wake))
-                obeying = group.create_task(obey_level(session, self._in_force))
+                others = [group.create_task(obey_level(session, self._in_force))]
+                if self._secrets is not None:
+                    others.append(group.create_task(obey_secret(session, self._secrets)))
                 holding = self._limits.holding
                 failures = FailedOpenings(session, again_s=holding.again_s, again_max_s=holding.again_max_s)
                 forgetting = group.create_task(failures.forget())
                 await self._follow(session, group, failures)
-                for task in (ending, watching, obeying, forgetting):
+                for task in (ending, watching, forgetting, *others):
                     task.cancel()
         except* SessionEndedError:
             ended = True
-        except* VersionTooNewError as errors:
-            too_new = errors.exceptions[0]
+        except* (VersionTooNewError, WrongClusterError) as errors:
+            over = errors.exceptions[0]
         finally:
             self._holdings.clear()
             self._tasks.clear()
@@ -184,8 +192,8 @@ class StoreNode:
         if own is not None and own.cancelling():
             # Python 3.11 and 3.12 lose a cancellation that arrives together with an error in the group.
             raise asyncio.CancelledError
-        if too_new is not None:
-            raise too_new
+        if over is not None:
+            raise over
         if ended:
             raise SessionEndedError("the session with the coordinator has ended", session=session.session().id)
         try:

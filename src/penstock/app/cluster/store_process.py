@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.app.access.refusal_audit import RefusalAudit
-from penstock.app.cluster.access.keys import token_key
-from penstock.app.cluster.access.secret import read_cluster_secret
+from penstock.app.cluster.access.keys import ClusterVerifier
+from penstock.app.cluster.access.secret import SecretInForce, check_secret, read_cluster_secret
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import UnitHost
 from penstock.app.cluster.init import check_incarnation, check_tier, read_config
@@ -50,7 +50,6 @@ from penstock.net.workers.tcp_link import LinkListener
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination, check_path
 from penstock.ports.offload import Offload
-from penstock.storage.access.delegation import Verifier
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.cluster.zookeeper import open_zookeeper
 from penstock.storage.ledgers.bookkeeper import open_ledgers
@@ -108,8 +107,9 @@ def run_store(settings: StoreProcessSettings, *, ready: Ready) -> None:
 
     Raises NotFoundError (no such cluster or secret), InvalidArgumentError (another process has the name; a directory of
     another cluster or store), VersionTooNewError (the cluster was upgraded to formats that this version cannot write; also
-    raised later), WrongClusterError (BookKeeper or tier 2 is not the cluster's, or ZooKeeper's data were created again; the
-    last is also raised later), DirectoryInUseError, AddressInUseError, CoordinatorUnavailableError, NotConnectedError.
+    raised later), WrongClusterError (BookKeeper, tier 2 or the secret is not the cluster's, or ZooKeeper's
+    data were created again; the last two are also raised later), DirectoryInUseError, AddressInUseError,
+    CoordinatorUnavailableError, NotConnectedError.
     """
 
     async def serve(stop: asyncio.Event, opened: asyncio.Event) -> None:
@@ -173,7 +173,7 @@ async def open_store(
 ) -> AsyncIterator[tuple[StoreNode, StoreEntry, Mapping[str, Any]]]:
     """Open the ports of a store, lock its directory, and connect to the engines of its cluster. Returns the node, which is
     not in the cluster before it runs, its entry, and what to print. Raises as ``run_store``."""
-    secret = read_cluster_secret(settings.secret_file)
+    known = read_cluster_secret(settings.secret_file)
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     hosts, root = settings.address.hosts, settings.address.root
     async with AsyncExitStack() as stack:
@@ -183,6 +183,7 @@ async def open_store(
         async with session(cluster=None) as first:
             config = await read_config(first)
             in_force = LevelInForce(await check_level(first))
+            secrets = await check_secret(first, config.cluster, settings.secret_file, known, sessions)
         directory = DataDirectory.open(settings.data)
         stack.callback(directory.close)
         bind_directory(settings.data, config, settings.name)
@@ -223,8 +224,9 @@ async def open_store(
             limits=_LIMITS,
             clock=clock,
             in_force=in_force,
+            secrets=secrets,
         )
-        entry = await _listen(stack, settings, shared, host, node, secret=secret)
+        entry = await _listen(stack, settings, shared, host, node, secrets=secrets)
         yield node, entry, _facts(settings, config, entry)
 
 
@@ -245,13 +247,13 @@ async def _listen(
     host: UnitHost,
     node: StoreNode,
     *,
-    secret: bytes,
+    secrets: SecretInForce,
 ) -> StoreEntry:
     """Open the ports until the stack is closed. Nothing is answered before the node runs. Raises AddressInUseError."""
     serving, source = settings.serving, shared.source
     dialling = DialSecurity(tls=settings.links_tls)
     dialling.context()
-    security = await _securing(stack, settings, shared, host.links, secret, dialling)
+    security = await _securing(stack, settings, shared, host.links, secrets, dialling)
     in_cluster = InCluster(
         answer_check=node.answer_check,
         pass_on=await stack.enter_async_context(_passing(host.router, node, dialling, source)),
@@ -274,28 +276,32 @@ async def _listen(
             serving.host,
             settings.links_port,
             cluster=shared.config.cluster,
-            secret=secret,
+            secret=secrets.current,
+            earlier_secret=lambda: secrets.earlier,
             rng=source.rng,
             accept=host.links.accept,
             answer_check=node.answer_check,
             tls=None if security.tls is None else partial(security.tls.context, NO_ALPN),
         )
     )
-    await stack.enter_async_context(
-        MemoryWatch(
-            shared.memory,
-            budget_bytes=serving.store.memory_bytes,
-            drop=wire.give_back_memory,
-            report=wire.memory_is_short,
-            telemetry=source.telemetry,
-        )
-    )
+    await stack.enter_async_context(_memory_watch(shared, serving, wire))
     return StoreEntry(
         store=settings.name,
         clients=_place(serving.advertised, wire.port),
         links=_place(serving.advertised, listener.port),
         pid=os.getpid(),
         level=LEVEL,
+        secret=secrets.digest,
+    )
+
+
+def _memory_watch(shared: UnitsShared, serving: StandaloneSettings, wire: WireServer) -> MemoryWatch:
+    return MemoryWatch(
+        shared.memory,
+        budget_bytes=serving.store.memory_bytes,
+        drop=wire.give_back_memory,
+        report=wire.memory_is_short,
+        telemetry=shared.source.telemetry,
     )
 
 
@@ -316,7 +322,7 @@ async def _securing(
     settings: StoreProcessSettings,
     shared: UnitsShared,
     links: UnitLinks,
-    secret: bytes,
+    secrets: SecretInForce,
     dialling: DialSecurity,
 ) -> Security:
     """The protection of the port for clients. It verifies the tokens that controllers sign; refusals go to the controller."""
@@ -326,7 +332,7 @@ async def _securing(
         tls = await stack.enter_async_context(ServerTls(serving.tls, clock=source.clock, telemetry=source.telemetry))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, tls, dialling)
     if serving.access is not None:
-        verifier = Verifier(token_key(secret, shared.config.cluster).public_bytes(), source.clock)
+        verifier = ClusterVerifier(secrets, shared.config.cluster, source.clock)
         refused = await stack.enter_async_context(RefusalAudit(links.record_refusals, source.clock))
     if serving.tls is None and not is_loopback(serving.host):
         log.warning(

@@ -14,6 +14,7 @@ FORMAT: Final = 1  # version of the JSON of all these nodes
 CONFIG: Final = "config"
 FEATURES: Final = "features"
 ACCESS: Final = "access"
+SECRET: Final = "secret"
 WISHES: Final = "wishes"
 ASSIGNMENT: Final = "assignment"
 STORES: Final = "stores"
@@ -61,6 +62,14 @@ class SharedAccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretDigests:
+    """``digests``: of the secrets that processes may use, each salted and slow to compute; see ``app.cluster.access.secret``.
+    The last one is the newest. There are two while the secret is changed."""
+
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """``drained``: names of stores that the operator wants to be empty, sorted. ``pinned``: containers that the operator
     wants in a certain store. ``disabled``: containers that no store may open, each with the reason."""
@@ -95,7 +104,8 @@ class Assignment:
 class StoreEntry:
     """A store that lives. ``clients`` and ``links``: ``HOST:PORT`` for clients and for controllers. ``pid``: for
     operators. ``session``: id of the session that registered it. ``level``: of its version; entries of the first version
-    lack it. ``at_ms``: its wall clock when it registered, in milliseconds since the Unix epoch; 0: unknown."""
+    lack it. ``at_ms``: its wall clock when it registered, in milliseconds since the Unix epoch; 0: unknown. ``secret``:
+    digest of the secret that it uses; empty: unknown."""
 
     store: str
     clients: str
@@ -104,12 +114,13 @@ class StoreEntry:
     session: str = ""
     level: int = 1
     at_ms: int = 0
+    secret: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEntry:
     """A controller that lives. ``grpc`` and ``http``: ``HOST:PORT``; a standby listens there only when it is active.
-    ``level`` and ``at_ms``: as in ``StoreEntry``."""
+    ``level``, ``at_ms`` and ``secret``: as in ``StoreEntry``."""
 
     controller: str
     grpc: str
@@ -118,6 +129,7 @@ class ControllerEntry:
     pid: int
     level: int = 1
     at_ms: int = 0
+    secret: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from penstock.codec.store.cluster_nodes import (
     HELD,
     INCARNATIONS,
     LEADER,
+    SECRET,
     STORES,
     TERM,
     WISHES,
@@ -28,6 +29,7 @@ _BY_NODE: Final = {
     TERM: 'write {"format": 1, "controller": "", "term": N} to it, with an N above every term in the logs of controllers',
     LEADER: "restart the controllers; delete it if it stays",
     ACCESS: "delete it; then change a user on the controller whose files are right, which publishes them again",
+    SECRET: "delete it; then run `penstock cluster secret record` with the file that the processes use",
 }
 _BELOW: Final = {
     STORES: "restart the store of this name; delete the node if it stays",

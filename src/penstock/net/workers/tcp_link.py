@@ -159,7 +159,10 @@ class LinkListener:
         accept: Callable[[Greeting], Accepted],
         answer_check: Callable[[], Callable[[], bool]] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        earlier_secret: Callable[[], bytes | None] = lambda: None,
     ) -> None:
+        """``earlier_secret``: another secret that is valid now; None: there is none."""
+        self._earlier_secret = earlier_secret
         self.port = port
         self._host = host
         self._cluster = cluster
@@ -257,7 +260,10 @@ class LinkListener:
         greeting = decode_hello(hello)
         challenge = draw_nonce(self._rng)
         exchange.send(challenge)
-        if not proves(await exchange.receive(), self._secret, hello, challenge):
+        proof = await exchange.receive()
+        valid = (self._secret, self._earlier_secret())
+        secret = next((one for one in valid if one is not None and proves(proof, one, hello, challenge)), None)
+        if secret is None:
             exchange.send(DENIAL)
             raise UnauthenticatedError("dialer does not know the secret of the cluster")
         try:
@@ -267,9 +273,9 @@ class LinkListener:
                 )
             accepted = self._accept(greeting)
         except PenstockError as error:
-            exchange.send(encode_verdict(error, self._secret, hello, challenge))
+            exchange.send(encode_verdict(error, secret, hello, challenge))
             raise
-        exchange.send(encode_verdict(None, self._secret, hello, challenge))
+        exchange.send(encode_verdict(None, secret, hello, challenge))
         return greeting, accepted
 
     def _open(

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
-from penstock.model.errors import ClusterNotFoundError, InvalidArgumentError, UnknownOutcomeError, WrongClusterError
+from penstock.model.errors import (
+    ClusterNotFoundError,
+    CoordinatorUnavailableError,
+    InvalidArgumentError,
+    UnknownOutcomeError,
+    WrongClusterError,
+)
 from penstock.ports.cluster.coordination import check_path
 from penstock.ports.offload import Offload
 from penstock.storage.cluster.kazoo_line import KazooLine, LostAnswerError, Request, refusal
@@ -54,6 +60,45 @@ async def create_namespace(
         await line.close()
 
 
+async def find_namespace(
+    address: str, root: str, *, offload: Offload, session_s: float = 4.0, patience_s: float = 15.0
+) -> str | None:
+    """The id of the cluster at the root; None: there is none, and one can be created. Changes nothing. Raises as
+    ``create_namespace``."""
+    check_root(root)
+    line = KazooLine(address, root, session_s=session_s, patience_s=patience_s, offload=offload)
+    await line.connect()
+    try:
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while True:
+            await line.until_connected(deadline)
+            try:
+                found = await cluster_at(line, root, deadline)
+                if found is None:
+                    await _check_unused(line, root, deadline)
+                return found
+            except LostAnswerError as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise CoordinatorUnavailableError("ZooKeeper does not answer", root=root) from error
+    finally:
+        await line.close()
+
+
+async def _check_unused(line: KazooLine, root: str, deadline: float) -> bool:
+    """Whether the root exists, which is then empty. Raises WrongClusterError: it holds nodes of another program."""
+    try:
+        below = await line.call(lambda client: client.get_children_async(root), deadline)
+    except NoNodeError:
+        return False
+    if below:
+        raise WrongClusterError(
+            "the root in ZooKeeper holds nodes that belong to no cluster: choose another root, or delete it",
+            root=root,
+            found=None,
+        )
+    return True
+
+
 async def _created(line: KazooLine, root: str, cluster: str, deadline: float) -> bool:
     """Whether the namespace exists now. False: somebody else was faster, look again."""
     found = await cluster_at(line, root, deadline)
@@ -63,27 +108,17 @@ async def _created(line: KazooLine, root: str, cluster: str, deadline: float) ->
                 "ZooKeeper holds another cluster at this root", root=root, expected=cluster, found=found
             )
         return True
+    exists = await _check_unused(line, root, deadline)
     names = [name for name in root.split("/") if name]
     for depth in range(1, len(names)):
         try:
             await line.call(_creation("/" + "/".join(names[:depth])), deadline)
         except NodeExistsError:
             continue
-    try:
-        below = await line.call(lambda client: client.get_children_async(root), deadline)
-    except NoNodeError:
-        below = None
-    if below:
-        raise WrongClusterError(
-            "the root in ZooKeeper holds nodes that belong to no cluster: choose another root, or delete it",
-            root=root,
-            expected=cluster,
-            found=None,
-        )
 
     def everything(client: KazooClient) -> object:
         step = client.transaction()
-        if below is None:
+        if not exists:
             step.create(root)
         step.create(f"{root}/{CLUSTER}", cluster.encode())
         step.create(f"{root}/{SESSIONS}")
@@ -123,6 +158,35 @@ async def check_namespace(line: KazooLine, root: str, cluster: str | None, deadl
         raise WrongClusterError(
             "ZooKeeper holds another cluster at this root", root=root, expected=cluster, found=found
         )
+
+
+async def remove_namespace(
+    address: str, root: str, *, cluster: str, offload: Offload, session_s: float = 4.0, patience_s: float = 15.0
+) -> None:
+    """Delete the root of a cluster without nodes and sessions. Nothing happens if it is another one's, or has any. Raises as
+    ``create_namespace``."""
+    check_root(root)
+    line = KazooLine(address, root, session_s=session_s, patience_s=patience_s, offload=offload)
+    await line.connect()
+    try:
+        deadline = asyncio.get_running_loop().time() + patience_s
+        if await cluster_at(line, root, deadline) != cluster:
+            return
+
+        def everything(client: KazooClient) -> object:
+            step = client.transaction()
+            # A node that still has others below it fails, and then none is deleted.
+            for path in (f"{root}/{SESSIONS}", f"{root}/{CLUSTER}", root):
+                step.delete(path)
+            return step.commit_async()
+
+        refused = refusal(await line.call(everything, deadline))
+        if refused is not None and not isinstance(refused[1], NotEmptyError | NoNodeError):
+            raise refused[1]
+    except LostAnswerError as error:
+        raise UnknownOutcomeError("ZooKeeper did not confirm the change", root=root) from error
+    finally:
+        await line.close()
 
 
 async def adopt_namespace(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.cluster import secret
 from penstock.app.cli.cluster.doctor import doctor
 from penstock.app.cli.cluster.options import ClusterOption, LedgersOption, SecretFileOption
 from penstock.app.cli.cluster.session import run, with_cluster
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, inspect, move, repair, upgrade.")
 
 app.command()(doctor)
+app.add_typer(secret.app, name="secret")
 
 ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Number of the container.")]
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
@@ -31,9 +33,7 @@ StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the
 
 @app.command()
 def init(
-    cluster: Annotated[
-        str, typer.Argument(metavar="zk://HOST:PORT/ROOT", help="Address of the new cluster in ZooKeeper.")
-    ],
+    cluster: ClusterOption,
     tier2: Annotated[
         str, typer.Option("--tier2", metavar="PLACE", help=f"{TIER2} All machines must reach it.", show_default=False)
     ],
@@ -59,37 +59,25 @@ def init(
     BookKeeper cannot be changed later.
 
     \b
-    penstock cluster init zk://zk1:2181,zk2:2181/penstock/shop --tier2 s3://bucket/shop --secret-file cluster.secret
+    penstock cluster init --cluster zk://zk1:2181/penstock/shop --tier2 s3://bucket/shop --secret-file cluster.secret
     """
-    from penstock.app.cluster.access.secret import ensure_cluster_secret
     from penstock.app.cluster.address import parse_cluster_address
     from penstock.app.cluster.init import ClusterPlan, init_cluster
-    from penstock.model.errors import NotFoundError
     from penstock.storage.machine.clock import RealClock
     from penstock.storage.machine.offload import ThreadOffload
     from penstock.storage.machine.rng import RealRng
 
     address = parse_cluster_address(cluster)
     plan = ClusterPlan(tier2=tier2, endpoint=s3_endpoint, containers=containers, ledgers=ledgers, insecure=insecure)
-    rng = RealRng()
 
     async def work() -> Initialised:
         async with ThreadOffload(threads=2) as offload:
-            return await init_cluster(address, plan, clock=RealClock(), rng=rng, offload=offload)
+            return await init_cluster(address, plan, secret_file, clock=RealClock(), rng=RealRng(), offload=offload)
 
-    is_new = ensure_cluster_secret(secret_file, rng)
-    found = run(work)
-    if is_new and not found.created:
-        secret_file.unlink()
-        raise NotFoundError(
-            "a cluster exists at this root, and the file with its secret is not here: copy it from the machine of the first"
-            " `penstock cluster init`",
-            path=str(secret_file),
-        )
-    _print_created(found, secret_file, is_new=is_new, as_json=json)
+    _print_created(run(work), secret_file, as_json=json)
 
 
-def _print_created(found: Initialised, secret_file: Path, *, is_new: bool, as_json: bool) -> None:
+def _print_created(found: Initialised, secret_file: Path, *, as_json: bool) -> None:
     facts: dict[str, Any] = {
         "cluster": found.config.cluster,
         "created": found.created,
@@ -97,7 +85,7 @@ def _print_created(found: Initialised, secret_file: Path, *, is_new: bool, as_js
         "tier2": found.config.tier2,
         "bookies": len(found.bookies),
         "secret_file": str(secret_file),
-        "secret_created": is_new,
+        "secret_created": found.secret_created,
     }
     print_facts(facts, as_json=as_json)
     if not as_json:

@@ -12,13 +12,14 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from penstock.app.cluster.access.sealed import seal, unseal
+from penstock.app.cluster.access.keys import unseal_any
+from penstock.app.cluster.access.sealed import seal
 from penstock.codec.store.cluster_nodes import ACCESS, SharedAccess, decode_node, encode_node
 from penstock.core.cluster.shared_files import Step, next_step
 from penstock.model.errors import (
@@ -60,14 +61,14 @@ class SharedFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFiles:
     """``data``: the controller's directory. ``files``: those that this controller shares; what else the cluster has stays as
-    it is. ``key``: for encryption. The other parts are borrowed."""
+    it is. ``keys``: the first one encrypts, and each one decrypts. The other parts are borrowed."""
 
     coordination: Coordination
     objects: Objects
     data: Path
     files: tuple[SharedFile, ...]
     cluster: str
-    key: bytes
+    keys: Sequence[bytes]
     rng: Rng
     offload: Offload
 
@@ -138,6 +139,15 @@ class SharedFiles:
                 kept_because = "it cannot be read"
         is_written = await self.offload.run(lambda: self._replace(one.name, wanted, mine, kept_because))
         return wanted if is_written else None
+
+    async def reseal(self) -> None:
+        """Publish what the cluster has again, encrypted with the first key. Raises as ``sync``."""
+        for _ in range(_ATTEMPTS):
+            await self.coordination.sync()
+            shared, version = await self._shared()
+            if shared is None or await self._push(await self._fetch(shared), shared, version):
+                return
+        raise NodeChangedError("users and tokens of the cluster keep changing; try again", node=ACCESS)
 
     async def catch_up(self) -> None:
         """``sync``, before callers are served. If that is impossible now, the files of this machine are used: one
@@ -231,11 +241,11 @@ class SharedFiles:
 
     def _encrypt(self, contents: dict[str, bytes], name: str) -> bytes:
         plain = json.dumps({file: base64.b64encode(data).decode() for file, data in sorted(contents.items())}).encode()
-        return seal(self.key, plain, about=self._about(name), rng=self.rng)
+        return seal(self.keys[0], plain, about=self._about(name), rng=self.rng)
 
     def _decrypt(self, data: bytes, name: str) -> dict[str, bytes]:
         try:
-            plain = unseal(self.key, data, about=self._about(name))
+            plain = unseal_any(self.keys, data, about=self._about(name))
             return {str(file): base64.b64decode(text) for file, text in json.loads(plain).items()}
         except (CorruptDataError, *MALFORMED) as error:
             raise CorruptDataError(

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.app.cluster.access.sealed import seal, unseal
-from penstock.model.errors import PenstockError
+from penstock.app.cluster.access.keys import unseal_any
+from penstock.app.cluster.access.sealed import seal
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng
 from penstock.storage.machine.signing_keys import FileSigningKeys
@@ -29,19 +30,20 @@ lacks need not be replaced: the object may be lost, and a file may be the last c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSigningKeys:
-    """Implements ``ports.signing.SigningKeys``. ``key``: for encryption. ``files`` and the other parts are borrowed."""
+    """Implements ``ports.signing.SigningKeys``. ``keys``: the first one encrypts, and each
+    one decrypts. ``files`` and the other parts are borrowed."""
 
     files: FileSigningKeys
     objects: Objects
     cluster: str
-    key: bytes
+    keys: Sequence[bytes]
     rng: Rng
 
     async def create(self) -> bytes:
         """As the protocol says. The object is written before anybody learns of the key: after the loss of this machine, the
         next active controller has it. If that fails, the file stays, and no record names it."""
         public = await self.files.create()
-        sealed = seal(self.key, self.files.private(public), about=self._about(public), rng=self.rng)
+        sealed = seal(self.keys[0], self.files.private(public), about=self._about(public), rng=self.rng)
         await self.objects.put(_name(public), sealed)
         return public
 
@@ -75,7 +77,7 @@ class SharedSigningKeys:
         for public in sorted({*_keys_of(names)}.difference(here, replaced)):
             try:
                 sealed = await self.objects.read(_name(public), 0, names[_name(public)])
-                self.files.put(public, unseal(self.key, sealed, about=self._about(public)))
+                self.files.put(public, unseal_any(self.keys, sealed, about=self._about(public)))
             except (PenstockError, OSError) as error:
                 log.error("a key of the audit log is missing", extra={"object": _name(public), "reason": str(error)})
         for public in sorted({*here}.intersection(replaced)):
@@ -84,6 +86,27 @@ class SharedSigningKeys:
                 extra={"key": public.hex()},
             )
             await self.files.discard([public])
+
+    async def reseal(self) -> None:
+        """Encrypt all objects with the first key. Repeat it if it fails. Raises CorruptDataError (an object cannot be
+        decrypted), UnavailableError, OSError."""
+        names = await self.objects.list(OBJECTS)
+        for public in _keys_of(name for name, size in names.items() if size):
+            name, about = _name(public), self._about(public)
+            plain = unseal_any(self.keys, await self.objects.read(name, 0, names[name]), about=about)
+            await self.objects.overwrite(name, seal(self.keys[0], plain, about=about, rng=self.rng))
+
+    async def can_read(self) -> bool | None:
+        """Whether the keys fit an object of tier 2; None: there is none. Raises UnavailableError, OSError."""
+        names = await self.objects.list(OBJECTS)
+        for public in _keys_of(name for name, size in names.items() if size):
+            sealed = await self.objects.read(_name(public), 0, names[_name(public)])
+            try:
+                unseal_any(self.keys, sealed, about=self._about(public))
+            except CorruptDataError:
+                return False
+            return True
+        return None
 
     def _about(self, public: bytes) -> str:
         return f"{self.cluster}\0audit key\0{public.hex()}"

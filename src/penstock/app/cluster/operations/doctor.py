@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.init import MARKS
 from penstock.app.cluster.operations.status import ClusterState, cluster_state, open_cluster
 from penstock.app.tier2 import shared_objects
-from penstock.codec.store.cluster_nodes import CONTROLLERS, STORES, ClusterConfig
+from penstock.codec.store.cluster_nodes import CONTROLLERS, SECRET, STORES, ClusterConfig, SecretDigests
 from penstock.core.cluster import diagnosis
 from penstock.core.cluster.diagnosis import Finding, LedgerFacts
 from penstock.core.cluster.explanations import alike, container_names
@@ -163,7 +163,8 @@ def _container_findings(state: ClusterState) -> list[Finding]:
         Finding(
             subject=container_names(numbers),
             problem=f"could not be opened by {store}: {reason}; another store serves what it could not open",
-            action=f"remove the cause, and restart {store}; it is asked again after ten minutes or more",
+            action=f"remove the cause, and restart {store}; otherwise it is asked again after ten minutes or more, or once"
+            " the controller reaches it",
             wrong=False,
         )
         for (store, reason), numbers in alike(
@@ -209,17 +210,20 @@ def _controller_findings(state: ClusterState) -> list[Finding]:
 async def _process_findings(state: ClusterState, around: Surroundings, own_ahead_ms: int) -> list[Finding]:
     """Versions, addresses and clocks of the registered processes."""
     levels: dict[str, int] = {}
+    secrets: dict[str, str] = {}
     addresses: dict[str, str] = {}
     at_ms: dict[str, tuple[str, int]] = {}
     for store in state.stores:
         if store.entry is not None:
             name = f"store {store.name}"
             levels[name] = store.entry.level
+            secrets[name] = store.entry.secret
             addresses |= {f"{name} (clients)": store.entry.clients, f"{name} (controllers)": store.entry.links}
             at_ms[name] = (f"{STORES}/{store.name}", store.entry.at_ms)
     for one in state.controllers:
         name = f"controller {one.controller}"
         levels[name] = one.level
+        secrets[name] = one.secret
         addresses |= {f"{name} (gRPC)": one.grpc, f"{name} (HTTP)": one.http}
         at_ms[name] = (f"{CONTROLLERS}/{one.controller}", one.at_ms)
     ahead_ms = {"this machine": own_ahead_ms}
@@ -231,9 +235,27 @@ async def _process_findings(state: ClusterState, around: Surroundings, own_ahead
                 continue  # it has just ended
     return [
         *diagnosis.level_findings(state.level, levels, own=LEVEL),
+        *([] if any(one.node == SECRET for one in state.damaged) else secret_findings(state.secret, secrets)),
         *diagnosis.address_findings(addresses),
         *diagnosis.clock_findings(ahead_ms),
     ]
+
+
+def secret_findings(valid: SecretDigests | None, secrets: Mapping[str, str]) -> list[Finding]:
+    """Whether the secret is recorded, and whether its change is finished. ``secrets``: the digest that each process uses."""
+    if valid is None:
+        problem = "the cluster records no digest of it, so a process with another secret is not refused when it starts"
+        action = "run `penstock cluster secret record` on a machine whose processes run"
+        return [Finding(subject="secret", problem=problem, action=action, wrong=False)]
+    if len(valid.digests) < 2:
+        return []
+    behind = [name for name, digest in secrets.items() if digest != valid.digests[-1]]
+    problem = "two secrets are valid, because it is being changed"
+    action = "run `penstock cluster secret finish`"
+    if behind:
+        problem += f"; these processes use the earlier one: {', '.join(behind)}"
+        action = f"restart them with the new file, then {action}"
+    return [Finding(subject="secret", problem=problem, action=action, wrong=False)]
 
 
 async def _tier_findings(state: ClusterState, config: ClusterConfig, around: Surroundings) -> list[Finding]:

@@ -18,6 +18,7 @@ from penstock.codec.store.cluster_nodes import (
     FEATURES,
     HELD,
     LEADER,
+    SECRET,
     STORES,
     TERM,
     WISHES,
@@ -27,6 +28,7 @@ from penstock.codec.store.cluster_nodes import (
     FailedOpening,
     Features,
     HeldContainer,
+    SecretDigests,
     StoreEntry,
     Term,
     Wishes,
@@ -82,8 +84,8 @@ class ContainerState:
 class ClusterState:
     """A cluster as its nodes show it; they are read one after another. All lists are sorted. ``config``: None if it is
     damaged. ``leader``: the election that is in force; its controller is active once it reaches the containers. None: there
-    is none. ``damaged``: nodes that cannot be read; they count as missing. ``logs_unknown``: why no log was looked at; None:
-    all were."""
+    is none. ``secret``: which secrets are valid; None: the cluster records none. ``damaged``: nodes that cannot be read; they
+    count as missing. ``logs_unknown``: why no log was looked at; None: all were."""
 
     config: ClusterConfig | None
     leader: Term | None
@@ -92,6 +94,7 @@ class ClusterState:
     containers: Sequence[ContainerState]
     term: Term | None = None
     level: int | None = None
+    secret: SecretDigests | None = None
     damaged: Sequence[DamagedNode] = ()
     logs_unknown: str | None = None
 
@@ -148,6 +151,7 @@ async def cluster_state(coordination: Coordination, *, now_ms: int, inspect: Ins
         term=await reader.needed(TERM, Term),
         leader=await reader.registration(LEADER, Term),
         level=await _level(reader),
+        secret=await reader.registration(SECRET, SecretDigests),
         stores=_store_states(nodes, now_ms),
         controllers=nodes.controllers,
         containers=[_container_state(number, nodes, logs.get(number)) for number in nodes.records],

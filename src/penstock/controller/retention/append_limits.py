@@ -6,7 +6,9 @@ before it accepts appends. Source: docs/design/0036-retention-in-the-controller.
 
 from __future__ import annotations
 
+import itertools
 import logging
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from penstock.codec.control.streams import MarkerRecord, StreamState
@@ -24,6 +26,7 @@ from penstock.ports.data.limits import AppendLimit, LimitAction
 
 log = logging.getLogger(__name__)
 
+_STAMPS_MAX = 10_000  # streams whose last change is remembered; afterwards all count as changed
 AT_ONCE = 16  # streams whose limits are restored at a time, at a start
 
 _ACTIONS = {
@@ -34,13 +37,23 @@ _ACTIONS = {
 
 
 class AppendLimits:
-    """Limits of all streams. ``limited`` holds those that this controller has set."""
+    """Limits of all streams. ``limited`` holds those that this controller has set.
+
+    A limit is decided and sent under one lock of the stream, so that an older decision never replaces a newer one. A cycle
+    decides before it takes the lock. It decides again there if the limit was changed meanwhile.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._limited: set[StreamName] = set()
         self._asked: set[StreamName] = set()
         self._unsupported = False
+        self._numbers = itertools.count(1)
+        self._stamps: dict[StreamName, int] = {}
+        self._oldest_stamp = 0
+        """Of streams that are not in ``_stamps``."""
+        self._held: set[StreamName] = set()
+        """Streams that ``hold`` has stopped: only the next cycle, or ``lift``, lets their writers continue."""
 
     async def restore(self) -> int:
         """Set the limits of all marked streams; returns how many. Call it before the store accepts appends."""
@@ -50,9 +63,7 @@ class AppendLimits:
 
         async def restore_one(name: StreamName) -> None:
             try:
-                found = await look(ctx, name)
-                verdict = decide(found.facts, now_ms=ctx.retention_clock.now_ms()).writers
-                await self.push(found, verdict)
+                await self.refresh(name)
             except NotFoundError:
                 return
             except PenstockError as error:
@@ -64,16 +75,24 @@ class AppendLimits:
 
     async def refresh(self, stream: StreamName) -> None:
         """Bring the stream's limit in line with its policy and subscribers as they are now."""
-        found = await look(self._ctx, stream)
-        await self.push(found, decide(found.facts, now_ms=self._ctx.retention_clock.now_ms()).writers)
+        async with self._lock(stream):
+            await self._refresh(stream)
+
+    async def _refresh(self, stream: StreamName) -> None:
+        if stream not in self._held:
+            found = await look(self._ctx, stream)
+            await self._put(found, decide(found.facts, now_ms=self._ctx.retention_clock.now_ms()).writers)
+
+    def _lock(self, name: StreamName) -> AbstractAsyncContextManager[None]:
+        return self._ctx.locks.hold(f"limit/{name}")
 
     async def renew(self, name: StreamName) -> None:
         """As ``refresh``, for callers whose own work is done: the next cycle retries a failure."""
-        async with self._ctx.locks.hold(f"limit/{name}"):
+        async with self._lock(name):
             # From here on this run may miss what a subscriber publishes.
             self._asked.discard(name)
             try:
-                await self.refresh(name)
+                await self._refresh(name)
             except PenstockError as error:
                 log.info("limit of a stream could not be renewed", extra={"stream": str(name), "error": str(error)})
 
@@ -84,7 +103,21 @@ class AppendLimits:
             self._asked.add(name)
             self._ctx.tasks.start(self.renew(name))
 
-    async def push(self, found: Snapshot, verdict: WriterVerdict) -> None:
+    def stamp(self, name: StreamName) -> int:
+        """A number that differs after each change of the stream's limit. Take it before the facts are read."""
+        return self._stamps.get(name, self._oldest_stamp)
+
+    async def push(self, found: Snapshot, verdict: WriterVerdict, *, stamp: int) -> None:
+        """Set the limit that a cycle has decided. If it was changed after ``stamp`` was taken, it is decided again: the other
+        decision may be newer. The caller holds the stream's lock."""
+        async with self._lock(found.name):
+            self._held.discard(found.name)
+            if stamp == self.stamp(found.name):
+                await self._put(found, verdict)
+            else:
+                await self._refresh(found.name)
+
+    async def _put(self, found: Snapshot, verdict: WriterVerdict) -> None:
         """Set the stream's limit in the store. The mark is durable before the limit applies, and is removed after
         it."""
         ctx, name = self._ctx, found.name
@@ -93,10 +126,10 @@ class AppendLimits:
             return
         open_ended = verdict.state is WriterState.OPEN or found.view.record.state is not StreamState.ACTIVE
         if not open_ended:
-            await self._send(_limit(found, verdict))
+            await self._send(name, _limit(found, verdict))
             self._limited.add(name)
         elif name in self._limited or found.has_quota_mark:
-            await self.lift(name)
+            await self._lift(name)
         if found.has_quota_mark and not marked:
             await ctx.metadata.remove_keys([keys.quota(name)])
 
@@ -114,26 +147,38 @@ class AppendLimits:
         return await changing(attempt)
 
     async def hold(self, found: Snapshot, rule: str) -> None:
-        """Refuse all appends to the stream from here on."""
+        """Refuse all appends to the stream until ``lift``, or until its next cycle. The caller holds the stream's lock."""
         positions = found.tail.positions
-        self._limited.add(found.name)
-        await self._send(
-            AppendLimit(
-                stream=str(found.name),
-                segments=[segment_name(found.name, segment) for segment in positions],
-                total_bytes=sum(positions.values()),
-                action=LimitAction.HOLD,
-                reason={"stream": str(found.name), "rule": rule, "limit": 0, "used": 0, "subscriber": ""},
-            )
+        limit = AppendLimit(
+            stream=str(found.name),
+            segments=[segment_name(found.name, segment) for segment in positions],
+            total_bytes=sum(positions.values()),
+            action=LimitAction.HOLD,
+            reason={"stream": str(found.name), "rule": rule, "limit": 0, "used": 0, "subscriber": ""},
         )
+        async with self._lock(found.name):
+            self._held.add(found.name)
+            self._limited.add(found.name)
+            await self._send(found.name, limit)
 
     async def lift(self, name: StreamName) -> None:
-        await self._send(AppendLimit(stream=str(name), segments=()))
+        """Let writers continue without a limit."""
+        async with self._lock(name):
+            self._held.discard(name)
+            await self._lift(name)
+
+    async def _lift(self, name: StreamName) -> None:
+        await self._send(name, AppendLimit(stream=str(name), segments=()))
         self._limited.discard(name)
 
-    async def _send(self, limit: AppendLimit) -> None:
+    async def _send(self, name: StreamName, limit: AppendLimit) -> None:
         if self._unsupported:
             return
+        number = next(self._numbers)
+        if name not in self._stamps and len(self._stamps) >= _STAMPS_MAX:
+            self._stamps.clear()
+            self._oldest_stamp = number
+        self._stamps[name] = number
         try:
             await self._ctx.segments.limit_appends([limit])
         except UnsupportedError as error:

@@ -90,7 +90,8 @@ class RetentionCycle:
         """Make one decision and perform it. Returns the decision, and whether the stream was deleted."""
         ctx = self._ctx
 
-        async def attempt(*, deletes: bool) -> tuple[Snapshot, RetentionDecision]:
+        async def attempt(*, deletes: bool) -> tuple[Snapshot, RetentionDecision, int]:
+            stamp = self._limits.stamp(name)
             view = await settled(ctx, name)
             found = await snapshot(ctx, view, frequency_ms=frequency_ms)
             now_ms = ctx.retention_clock.now_ms()
@@ -100,15 +101,15 @@ class RetentionCycle:
             # If the whole stream is deleted, no other step is needed.
             if not (deletes and decision.deletes_stream):
                 await Steps(ctx, found, decision).perform()
-            return found, decision
+            return found, decision, stamp
 
         async with exclusive(ctx, name):
-            found, decision = await changing(lambda: attempt(deletes=True))
+            found, decision, stamp = await changing(lambda: attempt(deletes=True))
             if decision.deletes_stream:
                 if await delete_idle(ctx, name, found, self._limits):
                     return decision, True
-                found, decision = await changing(lambda: attempt(deletes=False))
-            await self._limits.push(found, decision.writers)
+                found, decision, stamp = await changing(lambda: attempt(deletes=False))
+            await self._limits.push(found, decision.writers, stamp=stamp)
         return decision, False
 
     async def _report_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:

@@ -11,16 +11,24 @@ import pytest
 from penstock.app.cluster.lines import LinePatience, open_lines
 from penstock.codec.store.cluster_nodes import (
     HELD,
+    STORES,
     WISHES,
     FailedOpening,
     HeldContainer,
+    StoreEntry,
     Wishes,
     decode_node,
     encode_node,
     failed_pairs,
     failed_path,
 )
-from penstock.model.errors import CoordinatorUnavailableError, NotConnectedError, SessionEndedError, UnavailableError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CoordinatorUnavailableError,
+    NotConnectedError,
+    SessionEndedError,
+    UnavailableError,
+)
 from penstock.net.workers.link import open_link
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.limits import AppendLimit
@@ -29,7 +37,15 @@ from tests.cluster.cluster_kit import new_cluster
 
 CONTAINERS = 2
 SHORT = LinePatience(
-    pause_s=0.01, pause_max_s=0.02, steady_s=0.0, pulse_s=0.01, silent_s=0.2, retry_s=0.01, unreached_s=0.05
+    pause_s=0.01,
+    pause_max_s=0.02,
+    steady_s=0.0,
+    pulse_s=0.01,
+    silent_s=0.2,
+    retry_s=0.01,
+    unreached_s=0.05,
+    trial_s=0.01,
+    failures_s=4.0,
 )
 
 
@@ -85,9 +101,12 @@ class Cluster:
         self.coordinator = coordinator
         self.stores = {}
         self.dials = 0
+        self.offline = set()
 
     async def dial(self, container, address, handlers):
         self.dials += 1
+        if address in self.offline:
+            raise ContainerOfflineError("container is not open in this store", container=container)
         store = self.stores.get(address)
         if store is None:
             raise NotConnectedError("cannot connect to the container", address=address)
@@ -317,6 +336,46 @@ def test_a_container_is_left_to_others_if_its_store_alone_is_not_reached():
             assert "cannot connect" in found.reason
             cluster.stores["store1:2"] = one
             await until(lambda: lines.lines[0].ready)
+            await until(lambda: failed(cluster) == set())
+
+    run(body)
+
+
+def test_a_store_that_is_reached_again_may_have_its_containers_again():
+    async def body(cluster):
+        one, other = Store(cluster, 1), Store(cluster, 2)
+        entry = encode_node(StoreEntry(store="store1", clients="store1:1", links="store1:2", pid=1))
+        await one.session.register(f"{STORES}/store1", entry)
+        await one.hold(0)
+        await other.hold(1)
+        del cluster.stores["store1:2"]
+        async with cluster.lines() as lines:
+            await until(lambda: failed(cluster) == {(0, "store1")})
+            node = await one.session.read(f"{HELD}/0")
+            await one.session.delete(f"{HELD}/0", node.version)
+            await other.hold(0)
+            await until(lambda: lines.lines[0].ready)
+            await asyncio.sleep(0.3)
+            assert failed(cluster) == {(0, "store1")}, "it still cannot be reached"
+            cluster.offline.add("store1:2")
+            began_s = asyncio.get_running_loop().time()
+            await until(lambda: failed(cluster) == set())
+            assert asyncio.get_running_loop().time() - began_s < 2, "long before the failure ends by itself"
+            assert lines.lines[0].ready, "the link to the present owner stays"
+
+    run(body)
+
+
+def test_a_store_that_has_left_is_not_excluded():
+    async def body(cluster):
+        one, other = Store(cluster, 1), Store(cluster, 2)
+        await one.hold(0)
+        await other.hold(1)
+        del cluster.stores["store1:2"]
+        async with cluster.lines():
+            await until(lambda: failed(cluster) == {(0, "store1")})
+            node = await one.session.read(f"{HELD}/0")
+            await one.session.delete(f"{HELD}/0", node.version)
             await until(lambda: failed(cluster) == set())
 
     run(body)

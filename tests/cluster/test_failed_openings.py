@@ -60,6 +60,26 @@ def test_a_store_is_asked_again_after_a_time_that_doubles_until_it_succeeds() ->
     run_virtually(main())
 
 
+def test_a_failure_that_is_lifted_comes_back_for_longer() -> None:
+    coordinator, _, failures = opened()
+
+    async def main() -> None:
+        await failures.add(3, "a", "away")
+        assert failures.on_trial() == []
+        await asyncio.sleep(AGAIN_S / 40)
+        assert failures.on_trial() == [(3, "a")]
+        await failures.lift(3, "a")
+        assert failed_path(3, "a") not in coordinator.tree
+        assert failures.on_trial() == []
+        await failures.add(3, "a", "away")
+        await asyncio.sleep(AGAIN_S / 40)
+        assert failures.on_trial() == []
+        await asyncio.sleep(AGAIN_S / 40)
+        assert failures.on_trial() == [(3, "a")]
+
+    run_virtually(main())
+
+
 steps = st.lists(
     st.tuples(st.sampled_from(["add", "clear", "away", "mute", "back", "wait"]), st.integers(0, 1), st.floats(0, 100)),
     max_size=20,

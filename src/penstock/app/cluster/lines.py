@@ -8,20 +8,30 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.app.access.refusal_audit import Record
 from penstock.app.cluster.keeper import RETRY_S, UNREADABLE, first_of, wake_on_changes
 from penstock.app.cluster.registration import FailedOpenings
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
-from penstock.codec.store.cluster_nodes import HELD, WISHES, HeldContainer, Wishes, decode_node
+from penstock.codec.store.cluster_nodes import (
+    HELD,
+    STORES,
+    WISHES,
+    HeldContainer,
+    StoreEntry,
+    Wishes,
+    decode_node,
+)
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.errors import (
+    ContainerOfflineError,
     InternalError,
     NodeNotFoundError,
     NotConnectedError,
     PenstockError,
+    SessionEndedError,
     UnavailableError,
 )
 from penstock.net.dial.addresses import host_of, parse_address
@@ -46,7 +56,8 @@ class LinePatience:
     as for workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone.
     ``earlier_s``: how long a hold or a lock waits for a container that was not reached since the election. ``retry_s``:
     after the coordinator did not answer. ``unreached_s``: after this long, another store gets a container whose store
-    cannot be reached.
+    cannot be reached. ``trial_s``: how often such a store is
+    tried again. ``failures_s``: how long its first failure counts if it is not reached.
     """
 
     pause_s: float = 0.1
@@ -57,6 +68,8 @@ class LinePatience:
     earlier_s: float = 30.0
     retry_s: float = RETRY_S
     unreached_s: float = 15.0
+    trial_s: float = 5.0
+    failures_s: float = 600.0
 
 
 class ContainerLine:
@@ -76,10 +89,16 @@ class ContainerLine:
         """Why the last dial failed."""
         self.unreached: tuple[str, float] | None = None
         """The store that could not be reached, and since when."""
+        self.undialled: set[str] = set()
+        """Stores that were left because no link to them could be opened."""
         self.disabled: str | None = None
         """Why an operator has disabled it; None: it is enabled."""
         self.heartbeats = Heartbeats(pulse_s=patience.pulse_s, silent_s=patience.silent_s)
         self.removals = WorkerRemovals()
+
+    def may_try(self, store: str) -> bool:
+        """Whether a dial shows if the store is reached again. It would end the link to a store that has the container."""
+        return store in self.undialled and (self.held is None or self.held.store != store)
 
     def failure(self) -> str | None:
         """Why it takes no requests now, or None."""
@@ -101,7 +120,7 @@ class ContainerLines:
         self._patience = patience
         self._reports = WorkerReports(self.segments)
         self._failure: PenstockError | None = None
-        self._failures = FailedOpenings(coordination)
+        self._failures = FailedOpenings(coordination, again_s=patience.failures_s)
         self._changed = asyncio.Event()
         self._unreached_since: float | None = None
 
@@ -239,7 +258,36 @@ class ContainerLines:
         if is_over and any(other.ready and other.held and other.held.store != held.store for other in self.lines):
             one.unreached = held.store, now_s
             reason = f"the controller cannot reach it: {one.problem}"
+            if one.problem is not None:
+                one.undialled.add(held.store)
             await self._failures.add(one.number, held.store, reason)
+
+    async def try_unreached(self) -> NoReturn:
+        """Let stores have containers again once they are reached. Runs until it is cancelled. Raises SessionEndedError."""
+        while True:
+            await asyncio.sleep(self._patience.trial_s)
+            for number, store in self._failures.on_trial():
+                if self.lines[number].may_try(store) and await self._answers(number, store):
+                    log.info("store is reached again", extra={"container": number, "store": store})
+                    await self._failures.lift(number, store)
+
+    async def _answers(self, number: int, store: str) -> bool:
+        """Whether the store is reached for a container that it does not have, or is not registered any more. A restarted
+        store is tried like any other."""
+        try:
+            entry = decode_node(StoreEntry, (await self._coordination.read(f"{STORES}/{store}")).data)
+            link = await self._dial(number, entry.links, {})
+        except NodeNotFoundError:
+            return True
+        except ContainerOfflineError:
+            return True  # it knows the secret, and answers
+        except SessionEndedError:
+            raise
+        except PenstockError:
+            return False
+        link.abort()
+        await link.closed
+        return True
 
     def _pause_s(self, failures: int) -> float:
         return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << min(failures - 1, 16)))
@@ -274,7 +322,7 @@ class ContainerLines:
                 log.warning("container cannot be reached", extra={"container": one.number, "reason": one.problem})
             return True
         # The store dropped its earlier link before it accepted this one, so its earlier removals have ended.
-        one.was_reached = True
+        one.was_reached, one.problem = True, None
         self._changed.set()
         earlier, one.removals = one.removals, removals
         await earlier.end_all()
@@ -309,7 +357,7 @@ class ContainerLines:
                 extra={"container": one.number, "reason": str(error)},
             )
             return False
-        one.ready, one.problem, one.unreached = True, None, None
+        one.ready, one.unreached = True, None
         self._changed.set()
         await self._failures.clear(one.number, held.store)
         log.info("container is reached", extra={"container": one.number, "store": held.store})
@@ -356,6 +404,7 @@ class ContainerLines:
         keeping = [asyncio.ensure_future(self.keep(one)) for one in self.lines]
         keeping.append(asyncio.ensure_future(self.follow_wishes()))
         keeping.append(asyncio.ensure_future(self._failures.forget()))
+        keeping.append(asyncio.ensure_future(self.try_unreached()))
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

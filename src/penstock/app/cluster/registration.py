@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final, NoReturn, TypeVar
 
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _REASON_CHARS: Final = 500
+_TRIALS: Final = 40
+"""A failure may be lifted after this part of its time: 15 s of the first ten minutes, as long as it took to notice it."""
 _RETRY_S: Final = 0.2
 """Pause after the coordinator did not answer: it elects a leader in about a second."""
 
@@ -143,6 +145,8 @@ class FailedOpenings:
         self._until_s: dict[tuple[int, str], float] = {}
         """Registered failures, and when each one is forgotten."""
         self._pauses_s: dict[tuple[int, str], float] = {}
+        self._trial_s: dict[tuple[int, str], float] = {}
+        """When each registered failure may be lifted early."""
         self._changed = asyncio.Event()
 
     async def add(self, number: int, store: str, reason: str) -> None:
@@ -150,7 +154,9 @@ class FailedOpenings:
         key = number, store
         if key not in self._pauses_s or key not in self._until_s:
             self._pauses_s[key] = min(2 * self._pauses_s.get(key, self._again_s / 2), self._again_max_s)
-        self._until_s[key] = asyncio.get_running_loop().time() + self._pauses_s[key]
+        now_s = asyncio.get_running_loop().time()
+        self._until_s[key] = now_s + self._pauses_s[key]
+        self._trial_s[key] = now_s + self._pauses_s[key] / _TRIALS
         self._changed.set()
         path = failed_path(number, store)
         data = encode_node(FailedOpening(store=store, container=number, reason=reason[:_REASON_CHARS]))
@@ -176,6 +182,20 @@ class FailedOpenings:
         elif key in self._until_s:
             self._until_s[key] = 0.0  # ``forget`` repeats it
             self._changed.set()
+
+    def on_trial(self) -> Sequence[tuple[int, str]]:
+        """Failures that may be lifted now, because a fortieth of their time is over. So a fault that returns at once keeps
+        the container away for longer each time."""
+        now_s = asyncio.get_running_loop().time()
+        return [key for key in self._until_s if self._trial_s[key] <= now_s]
+
+    async def lift(self, number: int, store: str) -> None:
+        """The cause is gone, so the store may have the container again. Its next failure still lasts longer than this one.
+        Raises SessionEndedError."""
+        pause_s = self._pauses_s.get((number, store))
+        await self.clear(number, store)
+        if pause_s is not None:
+            self._pauses_s[number, store] = pause_s
 
     async def forget(self) -> NoReturn:
         """Delete each registration when its time is over. Runs until it is cancelled. Raises SessionEndedError."""

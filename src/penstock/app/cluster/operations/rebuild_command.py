@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +18,11 @@ from penstock.codec.store.cluster_nodes import ClusterConfig
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
 from penstock.model.urls import url_parts
 from penstock.ports.clock import Clock
+from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
-from penstock.storage.cluster.namespace import adopt_namespace
+from penstock.storage.cluster.namespace import adopt_namespace, find_namespace, remove_namespace
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.cluster.zookeeper import open_zookeeper
 from penstock.storage.ledgers.bookkeeper import open_ledgers
@@ -57,20 +60,44 @@ async def rebuild_cluster(
         open_inspection(nodes, root=config.ledgers) as inspection,
     ):
         instance = await inspection.nodes.check_layout()
-        await adopt_namespace(address.hosts, address.root, cluster=config.cluster, offload=offload)
-        async with open_zookeeper(
-            address.hosts, address.root, cluster=config.cluster, boot_clock=boot_seconds, rng=rng, offload=offload
-        ) as coordination:
+        sources = Sources(ledgers=ledgers, inspection=inspection, part=partial(_part, plan, offload))
+        async with _root(address, config.cluster, rng=rng, offload=offload) as (coordination, applied):
             await asyncio.sleep(_QUIET_S)
-            return await rebuild_nodes(
+            report = await rebuild_nodes(
                 coordination,
                 replace(config, bookkeeper=instance),
-                Sources(ledgers=ledgers, inspection=inspection, part=partial(_part, plan, offload)),
+                sources,
                 accept_loss=plan.accept_loss,
                 reason=plan.reason,
                 clock=clock,
                 rng=rng,
             )
+            if report.applied:
+                applied()
+            return report
+
+
+@asynccontextmanager
+async def _root(
+    address: ClusterAddress, cluster: str, *, rng: Rng, offload: Offload
+) -> AsyncIterator[tuple[Coordination, Callable[[], None]]]:
+    """A session at the root, which is created if it is missing; unless ``applied`` is called, it is then deleted again."""
+    is_new = await find_namespace(address.hosts, address.root, offload=offload) is None
+    is_applied = False
+
+    def applied() -> None:
+        nonlocal is_applied
+        is_applied = True
+
+    await adopt_namespace(address.hosts, address.root, cluster=cluster, offload=offload)
+    try:
+        async with open_zookeeper(
+            address.hosts, address.root, cluster=cluster, boot_clock=boot_seconds, rng=rng, offload=offload
+        ) as coordination:
+            yield coordination, applied
+    finally:
+        if is_new and not is_applied:
+            await remove_namespace(address.hosts, address.root, cluster=cluster, offload=offload)
 
 
 async def _config_of(plan: RebuildPlan, offload: Offload) -> ClusterConfig:

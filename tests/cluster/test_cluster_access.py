@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.app.cli.upkeep import shared_changes
+from penstock.app.cli.upkeep.shared_changes import until_shared
 from penstock.app.cluster.access.keys import derived, derived_keys, settle_erasure_key, settle_token_key, token_key
-from penstock.app.cluster.access.shared_files import OBJECTS, SharedFile, SharedFiles
+from penstock.app.cluster.access.shared_files import OBJECTS, OUTDATED_S, Freshness, SharedFile, SharedFiles
 from penstock.app.erasure.key import ERASURE_KEY, read_key
 from penstock.core.cluster.shared_files import Step, next_step
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.storage.access.secret_files import write_secret
-from penstock.storage.access.shared_note import read_note
+from penstock.storage.access.shared_note import cluster_has, is_shared, read_note
 from penstock.storage.access.store_key import load_key
 from penstock.storage.access.token_list import IssuedToken, change_tokens, load_tokens, merge_tokens, parse_tokens
 from penstock.storage.access.users_file import User, change_users, load_users, parse_users
@@ -47,6 +49,7 @@ class Controller:
             keys=derived_keys((secret,), "c1", "users and tokens"),
             rng=SeededRng(len(str(path))),
             offload=InlineOffload(),
+            freshness=Freshness(options.get("steady_s", lambda: 0.0)),
         )
 
     def write(self, name: str, text: str) -> None:
@@ -369,6 +372,103 @@ def test_a_damaged_object_ends_only_a_controller_that_has_no_files_of_its_own(tw
             await other.shared.catch_up()
 
     run_virtually(main())
+
+
+class Away:
+    """A tier 2 that can be away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.objects = MemoryObjects(before=self._before)
+
+    async def _before(self, verb: str, name: str) -> None:
+        if self.is_away:
+            raise UnavailableError("planted: no answer")
+
+
+def test_a_controller_that_cannot_fetch_what_changed_refuses_callers_after_a_minute(tmp_path: Path) -> None:
+    coordinator, tier, other_tier = MemoryCoordinator(), Away(), Away()
+    other_tier.objects._objects = tier.objects._objects
+    clock = [0.0]
+    one = Controller(tmp_path / "one", coordinator, tier.objects, steady_s=lambda: clock[0])
+    other = Controller(tmp_path / "other", coordinator, other_tier.objects, steady_s=lambda: clock[0])
+
+    async def main() -> None:
+        one.write(TOKENS, "first")
+        await one.shared.sync()
+        await other.shared.sync()
+        following = asyncio.ensure_future(one.shared.follow())
+        tier.is_away = True
+        await asyncio.sleep(5)
+        clock[0] += 1000
+        await asyncio.sleep(5)
+        assert one.shared.freshness.outdated() is None, "nothing has changed, so nothing is missing"
+        other.write(TOKENS, "revoked")
+        assert await other.shared.sync() == {TOKENS: Step.PUSH}
+        await asyncio.sleep(5)
+        clock[0] += OUTDATED_S - 1
+        await asyncio.sleep(5)
+        assert one.shared.freshness.outdated() is None
+        clock[0] += 1
+        assert "planted" in (one.shared.freshness.outdated() or "")
+        tier.is_away = False
+        await asyncio.sleep(5)
+        assert one.shared.freshness.outdated() is None
+        assert one.read()[TOKENS] == "revoked"
+        following.cancel()
+
+    run_virtually(main())
+
+
+def test_a_controller_that_cannot_publish_its_own_change_goes_on(tmp_path: Path) -> None:
+    coordinator, tier, clock = MemoryCoordinator(), Away(), [0.0]
+    one = Controller(tmp_path / "one", coordinator, tier.objects, steady_s=lambda: clock[0])
+
+    async def main() -> None:
+        one.write(TOKENS, "first")
+        await one.shared.sync()
+        tier.is_away = True
+        one.write(TOKENS, "revoked here")
+        following = asyncio.ensure_future(one.shared.follow())
+        for _ in range(5):
+            await asyncio.sleep(3)
+            clock[0] += OUTDATED_S / 2
+        assert one.shared.freshness.outdated() is None
+        following.cancel()
+
+    run_virtually(main())
+
+
+def test_a_revoking_command_waits_until_the_cluster_has_the_change(two, monkeypatch: pytest.MonkeyPatch) -> None:
+    (one, _), _ = two
+    path = one.data / "access" / TOKENS
+    monkeypatch.setattr(shared_changes, "_PATIENCE_S", 0.2)
+
+    async def main() -> None:
+        one.write(TOKENS, "before any controller")
+        until_shared(path)
+        await one.shared.sync()
+        until_shared(path)
+        one.write(TOKENS, "revoked")
+        with pytest.raises(UnavailableError, match="other controllers accept what was revoked"):
+            until_shared(path)
+        waiting = asyncio.ensure_future(asyncio.to_thread(until_shared, path))
+        await one.shared.sync()
+        await waiting
+
+    asyncio.run(main())
+
+
+def test_a_controller_without_files_notes_that_its_cluster_shares_them(two) -> None:
+    (one, _), _ = two
+
+    async def main() -> None:
+        await one.shared.sync()
+        one.write(TOKENS, "issued before the first look")
+        assert is_shared(one.data / "access" / TOKENS)
+        assert not cluster_has(one.data / "access" / TOKENS)
+
+    asyncio.run(main())
 
 
 def test_another_secret_neither_reads_nor_replaces_the_users(two, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def issued(data: Path, name: str = "job") -> tuple[str, str]:
     return found["token"], found["id"]
 
 
-def desk(data: Path) -> StoreAuthenticator:
+def desk(data: Path, outdated: Callable[[], str | None] = lambda: None) -> StoreAuthenticator:
     key, clock = load_key(data), RealClock()
     return StoreAuthenticator(
         users=users_path(data),
@@ -73,6 +73,7 @@ def desk(data: Path) -> StoreAuthenticator:
         provider=None,
         clock=clock,
         telemetry=Counters(),
+        outdated=outdated,
     )
 
 
@@ -107,6 +108,24 @@ def test_a_revoked_token_is_refused_at_once_and_others_are_not(data: Path, by: s
     assert rows[bad_id]["state"].startswith("revoked")
     assert (rows[good_id]["state"], rows[good_id]["rights"]) == ("valid", "/scope:shop=read")
     assert not any(token in tokens_path(data).read_text() for token in (bad, good))
+
+
+def test_a_server_whose_list_is_out_of_date_refuses_even_who_was_accepted_just_now(data: Path) -> None:
+    reasons: list[str | None] = [None]
+    token, _ = issued(data)
+    door = desk(data, lambda: reasons[-1])
+    assert identify(door, token).name == "job"
+    reasons.append("tier 2 is away")
+    with pytest.raises(UnauthenticatedError, match="no tokens of its own now: tier 2 is away"):
+        identify(door, token)
+    for shown in (
+        Presented(authorization="Basic YW5uOng=", certificate=(), peer="p"),
+        Presented("", ("DNS:ann",), "p"),
+    ):
+        with pytest.raises(UnauthenticatedError, match="accepts no users"):
+            asyncio.run(door.identify(shown))
+    reasons.append(None)
+    assert identify(door, token).name == "job"
 
 
 def test_the_plans_of_a_revoked_token_end_with_it(data: Path) -> None:

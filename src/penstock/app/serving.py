@@ -70,7 +70,8 @@ class Parts:
 
     ``failure``: why this process is not live, or None; a restart may help then. ``away``: why some data cannot be
     reached now, or None. ``metrics``: asks each process, by its name; looked at for each scrape. ``has_line``: the
-    segment store is this process, and gRPC may pass it requests of a thread. ``disk``: the directory to measure; None:
+    segment store is this process, and gRPC may pass it requests of a thread. ``outdated``: why no user is accepted, or
+    None; only controllers of a cluster ask. ``disk``: the directory to measure; None:
     the segment store measures its own.
     """
 
@@ -79,6 +80,7 @@ class Parts:
     metrics: Mapping[str, WorkerMetrics] = field(default_factory=dict)
     has_line: bool = False
     disk: Path | None = None
+    outdated: Callable[[], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +131,13 @@ async def open_control(
 
 @asynccontextmanager
 async def securing(
-    settings: StandaloneSettings, telemetry: Counters, controller: Controller
+    settings: StandaloneSettings,
+    telemetry: Counters,
+    controller: Controller,
+    outdated: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Security]:
-    """The protection of this process's ports. Refusals go to the audit stream. Raises InvalidArgumentError."""
+    """The protection of this process's ports. Refusals go to the audit stream. ``outdated``: as for ``open_security``. Raises
+    InvalidArgumentError."""
     clock = RealClock()
     async with AsyncExitStack() as stack:
         tls = None
@@ -139,7 +145,13 @@ async def securing(
             tls = await stack.enter_async_context(ServerTls(settings.tls, clock=clock, telemetry=telemetry))
         refused = await stack.enter_async_context(RefusalAudit(controller.record_refusals, clock))
         yield open_security(
-            settings.access, settings.store.data, tls, clock=clock, telemetry=telemetry, refused=refused
+            settings.access,
+            settings.store.data,
+            tls,
+            clock=clock,
+            telemetry=telemetry,
+            refused=refused,
+            outdated=outdated,
         )
 
 
@@ -229,6 +241,7 @@ def _http_server(
                     **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
                     "disk": partial(disk_failure, settings.store.data),
                     **({} if tls is None else {"certificate": lambda: tls.failure}),
+                    **({} if parts.outdated is None else {"users": parts.outdated}),
                 },
                 warnings={
                     **({} if tls is None else {"certificate": lambda: tls.problem}),

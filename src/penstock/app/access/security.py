@@ -37,8 +37,10 @@ def open_security(
     clock: Clock,
     telemetry: Telemetry,
     refused: Callable[[Refusal], None] | None = None,
+    outdated: Callable[[], str | None] = lambda: None,
 ) -> Security:
     """The protection of the server's ports. Generates the store's key at the first use. ``refused`` receives each refusal.
+    ``outdated``: why users and the list of tokens may not be used now; None: they may.
 
     Raises InvalidArgumentError (others can read a file with secrets, or a setting is wrong), CorruptDataError, OSError.
     """
@@ -58,6 +60,7 @@ def open_security(
         provider=provider,
         clock=clock,
         telemetry=telemetry,
+        outdated=outdated,
     )
     if not authenticator.has_users and provider is None:
         log.warning(

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from penstock.app.cluster.access.keys import (
     AUDIT_KEYS,
@@ -47,7 +47,15 @@ from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, Contr
 from penstock.controller.keys import TABLE
 from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError, UnauthenticatedError
+from penstock.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NodeChangedError,
+    NodeNotFoundError,
+    SessionEndedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.client import ClientTls, FreshTls
 from penstock.net.workers.link import Handler, WorkerLink
@@ -69,6 +77,7 @@ from penstock.storage.machine.signing_keys import FileSigningKeys
 log = logging.getLogger(__name__)
 
 _WATCH_S: Final = 0.2
+_SHOW_S: Final = 1.0
 _NAME_S: Final = 30.0
 """The name of a killed controller may stay registered for this long: one session, usually 4 s, and with ZooKeeper's
 defaults at most 20 ticks of 2 s."""
@@ -264,6 +273,7 @@ class ClusterMember:
             secret=secrets.digest,
         )
         self._is_active = False
+        self._showing = asyncio.Lock()
 
     @property
     def _path(self) -> str:
@@ -302,6 +312,7 @@ class ClusterMember:
         ]
         if self._shared is not None:
             others.append(asyncio.ensure_future(self._shared.follow()))
+            others.append(asyncio.ensure_future(self._show_outdated()))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({keeping, lead_task, stopping, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -319,13 +330,32 @@ class ClusterMember:
             except SessionEndedError as error:
                 raise leadership_over(self._coordination) from error
 
+    async def _show(self, entry: ControllerEntry) -> None:
+        """Replace the registration of this controller."""
+        async with self._showing:
+            node = await self._coordination.read(self._path)
+            self._entry = replace(entry, outdated=self._outdated() or "")
+            await self._coordination.set(self._path, encode_node(self._entry), node.version)
+
+    def _outdated(self) -> str | None:
+        """Why this controller accepts no users and tokens now; None: it does."""
+        return None if self._shared is None else self._shared.freshness.outdated()
+
+    async def _show_outdated(self) -> NoReturn:
+        """Let operators see whether this controller accepts users. Raises SessionEndedError."""
+        while True:
+            await asyncio.sleep(_SHOW_S)
+            if (self._outdated() or "") != self._entry.outdated:
+                log.error("users and tokens", extra={"outdated": self._outdated()})
+                with suppress(UnavailableError, NodeChangedError, NodeNotFoundError):  # it is repeated
+                    await self._show(self._entry)
+
     async def _lead(self, stop: asyncio.Event, ready: Ready, show_warning: Callable[[str], None]) -> None:
         async with leading(self._coordination, self._settings.name, boot_clock=boot_seconds) as term:
             log.info("elected", extra={"controller": self._settings.name, "term": term.term})
             async with self._active(term, show_warning) as (lines, entry):
                 self._is_active = True
-                node = await self._coordination.read(self._path)
-                await self._coordination.set(self._path, encode_node(entry), node.version)
+                await self._show(entry)
                 ready(self._facts("active", entry, term))
                 table = container_of(TABLE, self._config.containers)
                 while (failure := lines.failure or lines.unreachable(table, reach_s=_LOST_S)) is None:
@@ -369,7 +399,7 @@ class ClusterMember:
             await lines.segments.lift_unknown_limits()
             if self._shared is not None:
                 await self._shared.catch_up()  # learn what was revoked last
-            security = await stack.enter_async_context(securing(serving, telemetry, controller))
+            security = await stack.enter_async_context(securing(serving, telemetry, controller, self._outdated))
             if security.tls is not None:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, security.tls.reload)
             runtime = Runtime(
@@ -381,7 +411,9 @@ class ClusterMember:
                 failure=lambda: lines.failure,
                 not_ready=lines.not_ready,
             )
-            ports = await stack.enter_async_context(open_ports(serving, runtime, security, _parts(lines), show_warning))
+            ports = await stack.enter_async_context(
+                open_ports(serving, runtime, security, _parts(lines, self._outdated), show_warning)
+            )
             yield lines, replace(self._entry, grpc=_text(ports.grpc), http=_text(ports.http), active=True)
 
     def _dial(self, term: Term) -> Dial:
@@ -415,11 +447,12 @@ class ClusterMember:
         }
 
 
-def _parts(lines: ContainerLines) -> Parts:
+def _parts(lines: ContainerLines, outdated: Callable[[], str | None]) -> Parts:
     """A container that is away makes the controller not ready for some functions. It stays live: a restart would not help."""
     return Parts(
         failure=lambda: None if lines.failure is None else str(lines.failure),
         away=lines.away,
+        outdated=outdated,
         metrics=StoreMetrics(lines.lines),
     )
 

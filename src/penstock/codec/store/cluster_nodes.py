@@ -120,7 +120,8 @@ class StoreEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEntry:
     """A controller that lives. ``grpc`` and ``http``: ``HOST:PORT``; a standby listens there only when it is active.
-    ``level``, ``at_ms`` and ``secret``: as in ``StoreEntry``."""
+    ``level``, ``at_ms`` and ``secret``: as in ``StoreEntry``. ``outdated``: why it accepts no users and tokens now; empty: it
+    does."""
 
     controller: str
     grpc: str
@@ -130,6 +131,7 @@ class ControllerEntry:
     level: int = 1
     at_ms: int = 0
     secret: str = ""
+    outdated: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

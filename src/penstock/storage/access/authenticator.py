@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,10 @@ class StoreAuthenticator:
         provider: ProviderTokens | None,
         clock: Clock,
         telemetry: Telemetry,
+        outdated: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """``outdated``: why users and the list of tokens may not be used now; None: they may."""
+        self._outdated = outdated
         self._path = users
         self._tokens = tokens
         self._revoked = revoked
@@ -129,7 +132,7 @@ class StoreAuthenticator:
         if len(shown.authorization) > CREDENTIALS_MAX:
             raise UnauthenticatedError("the credentials are too long")
         digest = hashlib.blake2b(shown.authorization.encode("utf-8", "replace"), key=self._secret).digest()
-        known = self._known.get(digest)
+        known = None if self._outdated() is not None else self._known.get(digest)
         if known is not None:
             now_s, wall_s = self._telemetry.steady_s(), self._clock.now_ms() / 1000
             if now_s < known.until_s and wall_s < known.ends_s and known.of_users is self._stamp:
@@ -161,7 +164,14 @@ class StoreAuthenticator:
             self._known.popitem(last=False)
         return identity
 
+    def _check_current(self) -> None:
+        """Raise UnauthenticatedError if nobody knows here who was removed and which tokens were revoked."""
+        reason = self._outdated()
+        if reason is not None:
+            raise UnauthenticatedError(f"the server accepts no users and no tokens of its own now: {reason}")
+
     async def _of_password(self, encoded: str, peer: str, digest: bytes) -> Identity:
+        self._check_current()
         try:
             name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
@@ -196,6 +206,7 @@ class StoreAuthenticator:
 
     async def _of_token(self, token: str) -> tuple[Identity, float]:
         if header_of(token)["kid"] == self._tokens.key_id:
+            self._check_current()
             if is_plan(token):
                 return self._of_plan(token)
             identity, ends_s = self._tokens.identity(token)
@@ -218,6 +229,7 @@ class StoreAuthenticator:
         return identity, life.expires_ms / 1000
 
     def _of_certificate(self, shown: Presented) -> Identity:
+        self._check_current()
         names = (certificate_name(name) if name.startswith("DNS:") else name for name in shown.certificate)
         user = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
         if user is None:

@@ -3,6 +3,7 @@ controller and cluster last agreed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -32,6 +33,17 @@ def read_note(folder: Path) -> dict[str, str]:
 def write_note(folder: Path, files: Mapping[str, str]) -> None:
     """Replace the note. Raises OSError."""
     write_secret(folder / NOTE, json.dumps({"files": dict(sorted(files.items()))}).encode() + b"\n")
+
+
+def is_shared(path: Path) -> bool:
+    """Whether the file is that of a controller, whose cluster shares it."""
+    return (path.parent / NOTE).exists()
+
+
+def cluster_has(path: Path) -> bool:
+    """Whether controller and cluster agree on what the file contains now. Raises as ``read_note``; OSError."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return read_note(path.parent).get(path.name) == digest
 
 
 def check_not_lost(path: Path) -> None:

@@ -94,7 +94,11 @@ def _ledgers(count: int, log: LogState | None) -> str:
 
 def _notes(found: ClusterState) -> Sequence[str]:
     """What waits, fails or is missing, one line each."""
-    lines = []
+    lines = [
+        f"controller {one.controller} accepts no users and tokens: {one.outdated}"
+        for one in found.controllers
+        if one.outdated
+    ]
     for store in found.stores:
         lines += [
             f"store {store.name} cannot be emptied: {reason} ({container_names(numbers)})"

@@ -12,6 +12,7 @@ from penstock.app.cli.common.options import DATA, DURATIONS, NAME, GrantOption
 from penstock.app.cli.common.output import print_json, print_rows, say
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
+from penstock.app.cli.upkeep.shared_changes import until_shared
 from penstock.core.access.plans import PLAN_END_S
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.core.units import parse_duration_ms
@@ -118,6 +119,9 @@ def revoke(
     It also ends plans of Spark jobs that were made with the token, even if the token has expired. Data connections keep
     their rights for up to 10 minutes, until their delegation tokens expire. A repeated call changes nothing.
 
+    On a controller of a cluster, it returns once the cluster has the revocation. If this takes longer than 15 s, it fails,
+    and the token is only revoked on this machine.
+
     \b
     penstock token revoke 5b0c5c2e6a1b4d0f8e7d6c5b4a392817
     penstock token revoke --leaked-token leaked.token
@@ -139,6 +143,7 @@ def revoke(
                 tokens[key] = replace(tokens[key], revoked_s=now_s)
 
     tokens = change_tokens(tokens_path(data), change, now_s=now_s)
+    until_shared(tokens_path(data))
     for key in dict.fromkeys(wanted):
         say(f"token {key} of {tokens[key].name} is revoked", as_json=json, id=key, name=tokens[key].name)
 

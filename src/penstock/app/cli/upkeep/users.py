@@ -14,6 +14,7 @@ import typer
 from penstock.app.cli.common.options import DATA, GrantOption
 from penstock.app.cli.common.output import print_rows, say
 from penstock.app.cli.common.target import JsonOption
+from penstock.app.cli.upkeep.shared_changes import until_shared
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from penstock.model.identity import Grant
@@ -132,6 +133,7 @@ def remove(name: NameArgument, data: DataOption = Path("./store"), json: JsonOpt
         del users[_known(users, name).name]
 
     change_users(users_path(data), change)
+    until_shared(users_path(data))
     say(f"removed user {name}", as_json=json, name=name)
 
 
@@ -155,6 +157,7 @@ def passwd(
         users[name] = replace(_known(users, name), password=password)
 
     change_users(users_path(data), change)
+    until_shared(users_path(data))
     say(f"changed the password of {name}", as_json=json, name=name)
 
 
@@ -248,6 +251,8 @@ def _change_rights(data: Path, name: str, added: tuple[Grant, ...] = (), removed
         users[name] = with_grants(_known(users, name), added, removed)
 
     change_users(users_path(data), change)
+    if removed:
+        until_shared(users_path(data))
 
 
 def _check_new(users: Users, name: str) -> None:

@@ -12,9 +12,10 @@ import base64
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -35,12 +36,15 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
-from penstock.storage.access.shared_note import read_note, write_note
+from penstock.storage.access.shared_note import NOTE, read_note, write_note
 
 log = logging.getLogger(__name__)
 
 OBJECTS: Final = "access"
 """Directory of tier 2 with the encrypted objects."""
+OUTDATED_S: Final = 60.0
+"""How long a controller accepts callers although it cannot fetch what the cluster has, which may be a revocation. Longer
+than a retry or a restart of tier 2, and short beside the ten minutes for which tokens of data connections are valid."""
 _LOOK_S: Final = 1.0
 _ATTEMPTS: Final = 16
 """How often publishing is repeated because other controllers have published; operators are few."""
@@ -58,6 +62,32 @@ class SharedFile:
     merge: Callable[[bytes, bytes], bytes] | None = None
 
 
+class Freshness:
+    """How long a controller has known of users or tokens of the cluster that it cannot fetch. ``steady_s``: a clock that
+    never goes back."""
+
+    def __init__(self, steady_s: Callable[[], float]) -> None:
+        self._steady_s = steady_s
+        self._behind_s: float | None = None
+        self._reason = ""
+
+    def current(self) -> None:
+        """Nothing of the cluster is missing here."""
+        self._behind_s = None
+
+    def behind(self, reason: str) -> None:
+        """Something is missing, or this is not known."""
+        self._reason = reason
+        if self._behind_s is None:
+            self._behind_s = self._steady_s()
+
+    def outdated(self) -> str | None:
+        """Why users and tokens may not be used any more; None: they may."""
+        if self._behind_s is None or self._steady_s() - self._behind_s < OUTDATED_S:
+            return None
+        return f"users and tokens of the cluster cannot be fetched: {self._reason}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFiles:
     """``data``: the controller's directory. ``files``: those that this controller shares; what else the cluster has stays as
@@ -71,6 +101,7 @@ class SharedFiles:
     keys: Sequence[bytes]
     rng: Rng
     offload: Offload
+    freshness: Freshness = field(default_factory=lambda: Freshness(time.monotonic))
 
     async def sync(self) -> Mapping[str, Step]:
         """Bring the files and the cluster to the same state once. Returns what was done, for each file that differed.
@@ -82,6 +113,7 @@ class SharedFiles:
         for _ in range(_ATTEMPTS):
             done = await self._attempt()
             if done is not None:
+                self.freshness.current()
                 return done
         raise NodeChangedError("users and tokens of the cluster keep changing; try again", node=ACCESS)
 
@@ -96,6 +128,8 @@ class SharedFiles:
             one.name: _step(one, local.get(one.name), shared=there.get(one.name), seen=seen.get(one.name))
             for one in self.files
         }
+        if not {Step.PULL, Step.CONFLICT} & {*steps.values()}:
+            self.freshness.current()  # what cannot be published keeps nothing from this controller
         differing = {name: step for name, step in steps.items() if step is not Step.NOTHING}
         agreed = {name: there[name] for name in steps.keys() - differing.keys() if name in there}
         pushed = {name: local[name] for name, step in differing.items() if step is Step.PUSH}
@@ -119,7 +153,8 @@ class SharedFiles:
             if not await self._push(contents, shared, version):
                 return None
             agreed |= {name: _digest(data) for name, data in pushed.items()}
-        if any(seen.get(name) != digest for name, digest in agreed.items()):
+        is_noted = await self.offload.run((self.data / FOLDER / NOTE).exists)
+        if not is_noted or any(seen.get(name) != digest for name, digest in agreed.items()):
             await self.offload.run(lambda: write_note(self.data / FOLDER, {**seen, **agreed}))
         return differing
 
@@ -161,7 +196,8 @@ class SharedFiles:
         except (PenstockError, OSError) as error:
             if not any(self._path(one.name).exists() for one in self.files):
                 raise
-            log.error("users and tokens may be out of date", extra={"reason": str(error)})
+            self.freshness.behind(str(error))
+            log.error("users and tokens may be out of date", extra={"reason": str(error), "accepted_s": OUTDATED_S})
 
     async def follow(self) -> NoReturn:
         """Call ``sync`` after each change, until cancelled. Raises SessionEndedError."""
@@ -177,6 +213,7 @@ class SharedFiles:
                 except SessionEndedError:
                     raise
                 except (PenstockError, OSError) as error:
+                    self.freshness.behind(str(error))
                     if str(error) != last:
                         log.error("users and tokens differ from those of the cluster", extra={"reason": str(error)})
                     last = str(error)

@@ -196,6 +196,19 @@ def _container_findings(state: ClusterState) -> list[Finding]:
 
 
 def _controller_findings(state: ClusterState) -> list[Finding]:
+    outdated = [
+        Finding(
+            subject=f"controller {one.controller}",
+            problem=f"it accepts no users and tokens: {one.outdated}",
+            action="check whether its machine reaches tier 2",
+        )
+        for one in state.controllers
+        if one.outdated
+    ]
+    return outdated + _leader_findings(state)
+
+
+def _leader_findings(state: ClusterState) -> list[Finding]:
     if any(one.active for one in state.controllers):
         return []
     problem = "none is active" if state.controllers else "none is up"

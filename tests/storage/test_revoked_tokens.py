@@ -120,7 +120,7 @@ def test_a_server_whose_list_is_out_of_date_refuses_even_who_was_accepted_just_n
         identify(door, token)
     for shown in (
         Presented(authorization="Basic YW5uOng=", certificate=(), peer="p"),
-        Presented("", ("DNS:ann",), "p"),
+        Presented(authorization="", certificate=("DNS:ann",), peer="p"),
     ):
         with pytest.raises(UnauthenticatedError, match="accepts no users"):
             asyncio.run(door.identify(shown))

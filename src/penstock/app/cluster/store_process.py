@@ -251,9 +251,9 @@ async def _listen(
 ) -> StoreEntry:
     """Open the ports until the stack is closed. Nothing is answered before the node runs. Raises AddressInUseError."""
     serving, source = settings.serving, shared.source
-    dialling = DialSecurity(tls=settings.links_tls)
+    dialling = DialSecurity(tls=settings.links_tls, now=asyncio.get_running_loop().time)
     dialling.context()
-    security = await _securing(stack, settings, shared, host.links, secrets, dialling)
+    security = await _securing(stack, settings, shared, host.links, secrets)
     in_cluster = InCluster(
         answer_check=node.answer_check,
         pass_on=await stack.enter_async_context(_passing(host.router, node, dialling, source)),
@@ -323,14 +323,13 @@ async def _securing(
     shared: UnitsShared,
     links: UnitLinks,
     secrets: SecretInForce,
-    dialling: DialSecurity,
 ) -> Security:
     """The protection of the port for clients. It verifies the tokens that controllers sign; refusals go to the controller."""
     serving, source = settings.serving, shared.source
     tls = verifier = refused = None
     if serving.tls is not None:
         tls = await stack.enter_async_context(ServerTls(serving.tls, clock=source.clock, telemetry=source.telemetry))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, tls, dialling)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.reload)
     if serving.access is not None:
         verifier = ClusterVerifier(secrets, shared.config.cluster, source.clock)
         refused = await stack.enter_async_context(RefusalAudit(links.record_refusals, source.clock))
@@ -347,11 +346,6 @@ def _metrics(settings: StoreProcessSettings, telemetry: Counters, clock: Clock) 
     own = ProcessMetrics(telemetry, clock, not_ready=dict)
     budget_bytes = settings.serving.store.memory_bytes
     return lambda: own.snapshot(budget_bytes=budget_bytes, store=None).to_lists()
-
-
-def _reload(tls: ServerTls, dialling: DialSecurity) -> None:
-    tls.reload()
-    dialling.reload()
 
 
 def _facts(settings: StoreProcessSettings, config: ClusterConfig, entry: StoreEntry) -> Mapping[str, Any]:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
+from collections.abc import Callable
 
 from penstock.model.credentials import Credentials
 from penstock.model.errors import InvalidArgumentError
 from penstock.net.dial.addresses import host_of, is_local, parse_addresses, tls_of
 from penstock.net.dial.presenting import Presenting
-from penstock.net.tls.client import ClientTls
+from penstock.net.tls.client import ClientTls, FreshTls
 from penstock.ports.clock import Clock
-
-log = logging.getLogger(__name__)
 
 
 class DialSecurity:
-    """What all connections of one client share. ``tls``: None for plain connections."""
+    """What all connections of one client share.
 
-    def __init__(self, *, tls: ClientTls | None = None, presenting: Presenting | None = None) -> None:
+    ``tls``: None for plain connections. ``now``: seconds on a clock that never goes back, for a process that runs for long:
+    new connections use renewed files (see ``FreshTls``). None: the files are read once.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ClientTls | None = None,
+        presenting: Presenting | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._fresh = None if tls is None or now is None else FreshTls(tls, now)
         self.tls = tls
         self.presenting = presenting
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """The context of TLS connections; None for plain ones. Raises InvalidArgumentError (a file)."""
+        """The context of a TLS connection that is opened now; None for plain ones. Raises InvalidArgumentError (a file)."""
+        if self._fresh is not None:
+            return self._fresh.context()
         if self._context is None and self.tls is not None:
             self._context = self.tls.context()
         return self._context
-
-    def reload(self) -> None:
-        """Read the files of TLS again. If one cannot be used, the earlier ones stay, and the log says why."""
-        if self.tls is None:
-            return
-        try:
-            self._context = self.tls.context()
-        except InvalidArgumentError as error:
-            log.error("renewed TLS files cannot be used", extra={"reason": str(error)})
 
 
 PLAIN = DialSecurity()

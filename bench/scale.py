@@ -26,15 +26,15 @@ from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
     TERM,
-    WISHES,
     Assignment,
     HeldContainer,
+    Requests,
     StoreEntry,
     Term,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -151,10 +151,10 @@ class World:
     def serving(self) -> dict[int, str]:
         found = {}
         for path, entry in self.coordinator.tree.items():
-            if path.startswith(f"{HELD}/"):
+            if path.startswith(f"{HOLDERS}/"):
                 held = decode_node(HeldContainer, entry.node.data)
                 if held.serving:
-                    found[int(path.removeprefix(f"{HELD}/"))] = held.store
+                    found[int(path.removeprefix(f"{HOLDERS}/"))] = held.store
         return found
 
     def assignment(self) -> Assignment:
@@ -178,8 +178,8 @@ async def until(condition: Callable[[], bool], *, look_s: float) -> float:
 async def life(world: World) -> dict[str, Any]:
     """Start everything, wait, lose a store, drain another. Times in seconds."""
     first = world.coordinator.open()
-    nodes = {WISHES: Wishes(), ASSIGNMENT: Assignment(), TERM: Term(term=1, controller="c")}
-    for path in (STORES, HELD):
+    nodes = {REQUESTS: Requests(), ASSIGNMENT: Assignment(), TERM: Term(term=1, controller="c")}
+    for path in (STORES, HOLDERS):
         await first.create(path, b"")
     for path, node in nodes.items():
         await first.create(path, encode_node(node))
@@ -206,8 +206,8 @@ async def life(world: World) -> dict[str, Any]:
     found["MB read for it"] = (world.asked.sent_bytes - before_bytes) / 1e6
 
     await asyncio.sleep(QUIET_S)
-    node = await first.read(WISHES)
-    await first.set(WISHES, encode_node(Wishes(drained=(drained,))), node.version)
+    node = await first.read(REQUESTS)
+    await first.set(REQUESTS, encode_node(Requests(drained=(drained,))), node.version)
     found["drained after"] = await until(lambda: drained not in world.serving().values(), look_s=0.5)
     for task in world.tasks:
         task.cancel()

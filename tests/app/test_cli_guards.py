@@ -190,6 +190,7 @@ UNGUARDED: Mapping[str, str] = {
     "cluster drain": "moves containers to other stores, and keeps every event",
     "cluster undrain": "moves containers to other stores, and keeps every event",
     "cluster move": "moves a container to another store, and keeps every event",
+    "cluster unpin": "lets a container move to any store, and keeps every event",
     "cluster enable": "gives back",
     **dict.fromkeys(
         ("cluster secret record", "cluster secret change", "cluster secret finish"),

@@ -106,7 +106,7 @@ class ClusterOfProcesses:
             tier2 = str(directory / "tier2")
             Path(tier2).mkdir()
         self.init = (
-            *("cluster", "init", "--cluster", self.url, "--tier2", tier2, "--ledgers", ledgers),
+            *("cluster", "init", "--cluster", self.url, "--tier2", tier2, "--bookkeeper-root", ledgers),
             *("--containers", str(containers), "--secret-file", str(self.secret)),
             *(() if endpoint is None else ("--s3-endpoint", endpoint)),
         )

@@ -25,7 +25,7 @@ import penstock
 from penstock.codec.store.cluster_nodes import (
     CONTAINERS,
     CONTROLLERS,
-    HELD,
+    HOLDERS,
     STORES,
     ControllerEntry,
     HeldContainer,
@@ -251,7 +251,7 @@ class FailoverCluster:
         return found
 
     def held(self) -> Mapping[int, HeldContainer]:
-        return {int(number): entry for number, entry in self._all(HELD, HeldContainer).items()}
+        return {int(number): entry for number, entry in self._all(HOLDERS, HeldContainer).items()}
 
     def epochs(self) -> Mapping[int, int]:
         """How often each container was opened by a store: each opening takes it over."""

@@ -29,16 +29,16 @@ from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONTAINERS,
     FAILED,
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
     TERM,
-    WISHES,
     Assignment,
     ClusterConfig,
     HeldContainer,
+    Requests,
     StoreEntry,
     Term,
-    Wishes,
     decode_node,
     encode_node,
     failed_pairs,
@@ -185,9 +185,9 @@ class MemoryCluster:
             self.bookkeeper.nodes.nodes[self.record_path(number)] = (encode_record(record), 0)
         nodes = {
             STORES: b"",
-            HELD: b"",
+            HOLDERS: b"",
             TERM: encode_node(Term(term=1, controller="c")),
-            WISHES: encode_node(Wishes()),
+            REQUESTS: encode_node(Requests()),
             ASSIGNMENT: encode_node(Assignment()),
         }
         self.coordinator.tree = {path: Entry(Node(data=data, version=0)) for path, data in nodes.items()}
@@ -223,9 +223,9 @@ class MemoryCluster:
         """What a controller does."""
         self._put(ASSIGNMENT, encode_node(Assignment(owners=owners)))
 
-    def wish(self, *, drained: Sequence[str]) -> None:
+    def request(self, *, drained: Sequence[str]) -> None:
         """What an operator does."""
-        self._put(WISHES, encode_node(Wishes(drained=tuple(drained))))
+        self._put(REQUESTS, encode_node(Requests(drained=tuple(drained))))
 
     def failed(self) -> frozenset[tuple[int, str]]:
         """The containers and stores that could not open them."""
@@ -253,9 +253,9 @@ class MemoryCluster:
     def held(self) -> dict[int, HeldContainer]:
         """The registrations of containers."""
         found = {
-            int(path.removeprefix(f"{HELD}/")): decode_node(HeldContainer, entry.node.data)
+            int(path.removeprefix(f"{HOLDERS}/")): decode_node(HeldContainer, entry.node.data)
             for path, entry in self.coordinator.tree.items()
-            if path.startswith(f"{HELD}/")
+            if path.startswith(f"{HOLDERS}/")
         }
         return dict(sorted(found.items()))
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from penstock.app.cli.cluster import cluster as commands
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.lines import open_lines
+from penstock.app.cluster.operations.requests import request_disabled, request_drained, until_closed
 from penstock.app.cluster.operations.status import cluster_state
-from penstock.app.cluster.operations.wishes import until_closed, wish_disabled, wish_drained
-from penstock.codec.store.cluster_nodes import CONFIG, WISHES, Wishes, decode_node, encode_node
+from penstock.codec.store.cluster_nodes import CONFIG, REQUESTS, Requests, decode_node, encode_node
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from penstock.testing.fakes import START_MS
@@ -26,20 +26,22 @@ from tests.cluster.store_node_kit import MemoryCluster, run, until, until_servin
 from tests.cluster.virtual_time import run_virtually
 
 
-def test_the_wish_keeps_drains_and_pins_and_needs_a_container_and_a_reason() -> None:
+def test_the_request_keeps_drains_and_pins_and_needs_a_container_and_a_reason() -> None:
     async def main() -> None:
         coordinator = await new_cluster()
         session = coordinator.open()
         await join(coordinator, "a")
-        await wish_drained(session, "a", drained=True)
-        assert await wish_disabled(session, 1, "repair")
-        assert not await wish_disabled(session, 1, "repair")
-        assert decode_node(Wishes, (await session.read(WISHES)).data) == Wishes(drained=("a",), disabled={1: "repair"})
+        await request_drained(session, "a", drained=True)
+        assert await request_disabled(session, 1, "repair")
+        assert not await request_disabled(session, 1, "repair")
+        assert decode_node(Requests, (await session.read(REQUESTS)).data) == Requests(
+            drained=("a",), disabled={1: "repair"}
+        )
         for container, reason in ((CONTAINERS, "repair"), (-1, "repair"), (0, ""), (0, "x" * 201)):
             with pytest.raises(InvalidArgumentError):
-                await wish_disabled(session, container, reason)
-        assert await wish_disabled(session, 1, None)
-        assert not await wish_disabled(session, 1, None)
+                await request_disabled(session, container, reason)
+        assert await request_disabled(session, 1, None)
+        assert not await request_disabled(session, 1, None)
         with pytest.raises(NotFoundError, match="no longer disabled"):
             await until_closed(session, 1, print)
 
@@ -53,11 +55,11 @@ def test_a_controller_takes_a_disabled_container_from_its_store_and_gives_it_bac
         await join(coordinator, "a")
         keeping = asyncio.ensure_future(keep_assignment(session, containers=CONTAINERS, clock=LoopClock()))
         await until_assigned(session, lambda found: len(found.owners) == CONTAINERS)
-        await wish_disabled(session, 2, "repair")
+        await request_disabled(session, 2, "repair")
         await until_assigned(session, lambda found: set(found.owners) == {0, 1, 3})
         state = (await cluster_state(session, now_ms=START_MS)).containers[2]
         assert (state.disabled, state.unserved) == ("repair", "disabled: repair")
-        await wish_disabled(session, 2, None)
+        await request_disabled(session, 2, None)
         await until_assigned(session, lambda found: set(found.owners) == {0, 1, 2, 3})
         keeping.cancel()
         await asyncio.wait({keeping})
@@ -76,7 +78,7 @@ def test_a_store_closes_it_without_a_controller_and_opens_it_again_when_it_is_en
             await until_serving(cluster, {0: "a", 1: "a"})
             unit = a.unit(1)
             seen: list[str] = []
-            await wish_disabled(session, 0, "repair")
+            await request_disabled(session, 0, "repair")
             await until_closed(session, 0, seen.append)
             assert 0 not in a.node.states()
             assert set(seen) <= {"a"}
@@ -84,18 +86,18 @@ def test_a_store_closes_it_without_a_controller_and_opens_it_again_when_it_is_en
             epoch = cluster.record(0).epoch
             await asyncio.sleep(0.2)
             assert cluster.record(0).epoch == epoch, "nobody opens it"
-            await wish_disabled(session, 0, None)
+            await request_disabled(session, 0, None)
             await until_serving(cluster, {0: "a", 1: "a"})
             assert cluster.record(0).epoch == epoch + 1
 
     run(main())
 
 
-@pytest.mark.parametrize("wishes", [encode_node(Wishes(disabled={0: "repair"})), b"damaged", None])
-def test_a_store_that_has_not_seen_the_wish_yet_does_not_open_the_container(
-    tmp_path: Path, wishes: bytes | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("requests", [encode_node(Requests(disabled={0: "repair"})), b"damaged", None])
+def test_a_store_that_has_not_seen_the_request_yet_does_not_open_the_container(
+    tmp_path: Path, requests: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads the wishes after it has registered as the holder. Damaged wishes count as a wish to keep it closed."""
+    """It reads the requests after it has registered as the holder. Damaged requests count as a request to keep it closed."""
     cluster = MemoryCluster(tmp_path)
 
     async def main() -> None:
@@ -104,12 +106,12 @@ def test_a_store_that_has_not_seen_the_wish_yet_does_not_open_the_container(
             async def blind(session: object) -> None: ...
 
             monkeypatch.setattr(a.node, "_read_disabled", blind)
-            await put(cluster.coordinator, WISHES, wishes)
+            await put(cluster.coordinator, REQUESTS, requests)
             cluster.assign({0: "a"})
             await until(lambda: 0 in a.node.failures())
             assert cluster.record(0).epoch == 0
-            await put(cluster.coordinator, WISHES, None)
-            await put(cluster.coordinator, WISHES, encode_node(Wishes()))
+            await put(cluster.coordinator, REQUESTS, None)
+            await put(cluster.coordinator, REQUESTS, encode_node(Requests()))
             await until_serving(cluster, {0: "a"})
 
     run(main())
@@ -123,7 +125,7 @@ def test_callers_and_the_controller_get_the_reason_at_once() -> None:
             async def dial(container: int, address: str, handlers: object) -> Any:
                 raise AssertionError("nobody holds it")
 
-            await put(coordinator, WISHES, encode_node(Wishes(disabled={0: "repair", 1: "repair"})))
+            await put(coordinator, REQUESTS, encode_node(Requests(disabled={0: "repair", 1: "repair"})))
             async with open_lines(coordinator.open(), dial, containers=2) as lines:
                 await until(lambda: lines.lines[1].disabled is not None)
                 await lines.until_served(0, patience_s=20, reach_s=20)  # and does not wait for them
@@ -134,7 +136,7 @@ def test_callers_and_the_controller_get_the_reason_at_once() -> None:
                 with pytest.raises(UnavailableError, match=refusal):
                     await lines.segments.info(name)
                 assert lines.away() == "container 0, 1: disabled by an operator: repair"
-                await put(coordinator, WISHES, encode_node(Wishes()))
+                await put(coordinator, REQUESTS, encode_node(Requests()))
                 await until(lambda: lines.lines[1].disabled is None)
                 with pytest.raises(UnavailableError, match="try again"):
                     lines.endpoint_of(name)
@@ -143,13 +145,13 @@ def test_callers_and_the_controller_get_the_reason_at_once() -> None:
 
 
 def test_the_command_asks_and_says_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Wishes] = []
+    found: list[Requests] = []
 
     def with_cluster(cluster: str, work: Any) -> Any:
         async def main() -> Any:
             session = (await new_cluster()).open()
             answer = await work(session)
-            found.append(decode_node(Wishes, (await session.read(WISHES)).data))
+            found.append(decode_node(Requests, (await session.read(REQUESTS)).data))
             return answer
 
         return asyncio.run(main())
@@ -168,6 +170,6 @@ def test_the_command_asks_and_says_what_is_lost(monkeypatch: pytest.MonkeyPatch)
         "reason": "ticket 7",
         "closed": True,
     }
-    assert found == [Wishes(disabled={1: "ticket 7"})]
+    assert found == [Requests(disabled={1: "ticket 7"})]
     shown = CliRunner().invoke(commands.app, ["enable", "1", "--cluster", "zk://z:1/p"])
     assert shown.output == "container 1 was not disabled\n"

@@ -20,16 +20,16 @@ from penstock.codec.store.cluster_nodes import (
     CONTAINERS,
     CONTROLLERS,
     FEATURES,
-    HELD,
+    HOLDERS,
     LEADER,
+    REQUESTS,
     STORES,
-    WISHES,
     ControllerEntry,
     FailedOpening,
     HeldContainer,
+    Requests,
     StoreEntry,
     Term,
-    Wishes,
     encode_node,
     failed_path,
 )
@@ -75,7 +75,7 @@ class World:
         await self.session.register(LEADER, encode_node(Term(term=1, controller="c")))
         for number in range(COUNT):
             held = HeldContainer(store="a", clients="a:1", links="a:2", serving=True)
-            await self.session.register(f"{HELD}/{number}", encode_node(held))
+            await self.session.register(f"{HOLDERS}/{number}", encode_node(held))
 
     async def store(self, name: str, **fields: Any) -> None:
         given: dict[str, Any] = {
@@ -186,14 +186,14 @@ async def orphan(world: World) -> None:
 
 
 async def unserved(world: World) -> None:
-    await world.put(f"{HELD}/1", None)
+    await world.put(f"{HOLDERS}/1", None)
     failure = FailedOpening(store="a", container=1, reason="disk full")
     await world.session.register(failed_path(1, "a"), encode_node(failure))
 
 
 async def all_unserved(world: World) -> None:
     for number in range(COUNT):
-        await world.put(f"{HELD}/{number}", None)
+        await world.put(f"{HOLDERS}/{number}", None)
     await world.put(f"{STORES}/a", None)
 
 
@@ -209,8 +209,8 @@ async def elected_only(world: World) -> None:
 
 
 async def disabled(world: World) -> None:
-    await world.put(f"{HELD}/1", None)
-    await world.put(WISHES, encode_node(Wishes(disabled={1: "repair"})))
+    await world.put(f"{HOLDERS}/1", None)
+    await world.put(REQUESTS, encode_node(Requests(disabled={1: "repair"})))
 
 
 async def no_controller(world: World) -> None:
@@ -313,7 +313,7 @@ def test_an_engine_that_does_not_answer_is_a_finding_and_hides_nothing_else() ->
     async def main() -> None:
         world = World()
         await world.fill()
-        await world.put(f"{HELD}/1", None)
+        await world.put(f"{HOLDERS}/1", None)
         world.bookkeeper.nodes.is_down = True
 
         async def refuse(verb: str, name: str) -> None:

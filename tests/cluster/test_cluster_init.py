@@ -10,7 +10,7 @@ import pytest
 from penstock.app.cluster.access.secret import SECRET_BYTES, ensure_cluster_secret, read_cluster_secret
 from penstock.app.cluster.address import ClusterAddress, parse_cluster_address
 from penstock.app.cluster.init import ClusterPlan, create_nodes, mark_tier, read_config
-from penstock.codec.store.cluster_nodes import ASSIGNMENT, TERM, WISHES, Assignment, Term, Wishes, decode_node
+from penstock.codec.store.cluster_nodes import ASSIGNMENT, REQUESTS, TERM, Assignment, Requests, Term, decode_node
 from penstock.codec.store.container_record import decode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
 from penstock.storage.memory.memory_coordination import MemoryCoordinator
@@ -73,11 +73,11 @@ def test_all_nodes_are_created_at_once_and_only_once():
         assert await create_nodes(session, CONFIG, objects, SeededRng(1))
         assert await read_config(session) == CONFIG
         assert CONFIG.tier2 == "s3://bucket/flights"
-        assert decode_node(Wishes, (await session.read(WISHES)).data) == Wishes()
+        assert decode_node(Requests, (await session.read(REQUESTS)).data) == Requests()
         assert decode_node(Assignment, (await session.read(ASSIGNMENT)).data) == Assignment()
         assert decode_node(Term, (await session.read(TERM)).data).term == 0
         assert list(await session.members("containers")) == ["0", "1", "2"]
-        for path in ("stores", "controllers", "held"):
+        for path in ("stores", "controllers", "holders"):
             assert list(await session.members(path)) == []
         records = [decode_record((await session.read(f"containers/{number}")).data) for number in range(3)]
         assert len({record.uid for record in records}) == 3

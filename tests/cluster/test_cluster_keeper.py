@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.cluster.keeper import keep_assignment
+from penstock.app.cluster.operations.requests import request_drained, request_pinned, until_moved
 from penstock.app.cluster.operations.status import cluster_state
-from penstock.app.cluster.operations.wishes import until_moved, wish_drained, wish_pinned
 from penstock.codec.store.cluster_nodes import (
     FAILED,
-    HELD,
-    WISHES,
+    HOLDERS,
+    REQUESTS,
     FailedOpening,
     HeldContainer,
-    Wishes,
+    Requests,
     encode_node,
     failed_path,
 )
@@ -112,7 +112,7 @@ def test_a_store_that_is_drained_before_each_restart_does_not_flap():
     async def main():
         coordinator = await new_cluster()
         one = coordinator.open()
-        await one.set(WISHES, encode_node(Wishes(drained=("b",))), 0)
+        await one.set(REQUESTS, encode_node(Requests(drained=("b",))), 0)
         async with keepers(coordinator, [one]):
             await join(coordinator, "a")
             for _ in range(3):
@@ -121,7 +121,7 @@ def test_a_store_that_is_drained_before_each_restart_does_not_flap():
                 await session.close()
                 await until(one, lambda found: found.known == ("a",))
             await join(coordinator, "b")
-            await one.set(WISHES, encode_node(Wishes()), 1)
+            await one.set(REQUESTS, encode_node(Requests()), 1)
             found = await until(one, lambda found: "b" in found.owners.values())
             assert found.losses_ms == {}
 
@@ -136,9 +136,9 @@ def test_a_store_that_drains_loses_its_containers_one_by_one():
             await join(coordinator, "a")
             await join(coordinator, "b")
             await until(one, lambda found: spread(found) == [2, 2])
-            await one.set(WISHES, encode_node(Wishes(drained=("a",))), 0)
+            await one.set(REQUESTS, encode_node(Requests(drained=("a",))), 0)
             await until(one, lambda found: set(found.owners.values()) == {"b"})
-            await one.set(WISHES, encode_node(Wishes()), 1)
+            await one.set(REQUESTS, encode_node(Requests()), 1)
             await until(one, lambda found: spread(found) == [2, 2])
 
     run_virtually(main())
@@ -182,36 +182,36 @@ def test_a_container_that_its_store_cannot_open_moves_at_once_and_a_pinned_one_a
             await until(one, lambda found: spread(found) == [2, 2])
             state = await cluster_state(one, now_ms=START_MS)
             assert state.containers[number].failed == [reason]
-            assert await wish_pinned(one, number, "a")
+            assert await request_pinned(one, number, "a")
             await asyncio.sleep(60)
-            assert (await assignment(one)).owners[number] == "b", "an operator's wish does not repair a disk"
+            assert (await assignment(one)).owners[number] == "b", "an operator's request does not repair a disk"
             with pytest.raises(ConflictError, match="disk is damaged"):
                 await until_moved(one, number, "a", lambda text: None)
             await first.delete(failed_path(number, "a"), 0)
             await until(one, lambda found: found.owners[number] == "a")
-            await wishes_are_checked(one, number)
+            await requests_are_checked(one, number)
 
     run_virtually(main())
 
 
-async def wishes_are_checked(session, number):
-    """Wishes that cannot be followed are refused with a sentence."""
+async def requests_are_checked(session, number):
+    """Requests that cannot be followed are refused with a sentence."""
     with pytest.raises(InvalidArgumentError, match="no such container"):
-        await wish_pinned(session, 99, "a")
+        await request_pinned(session, 99, "a")
     with pytest.raises(NotFoundError, match="no store of this name"):
-        await wish_pinned(session, number, "nobody")
-    await wish_drained(session, "b", drained=True)
+        await request_pinned(session, number, "nobody")
+    await request_drained(session, "b", drained=True)
     with pytest.raises(ConflictError, match="undrain it first"):
-        await wish_pinned(session, number, "b")
-    assert await wish_pinned(session, number, None)
-    assert not await wish_pinned(session, number, None)
-    assert await wish_pinned(session, number, "a")
+        await request_pinned(session, number, "b")
+    assert await request_pinned(session, number, None)
+    assert not await request_pinned(session, number, None)
+    assert await request_pinned(session, number, "a")
     waiting = asyncio.ensure_future(until_moved(session, number, "a", lambda text: None))
     await asyncio.sleep(1)
-    await wish_drained(session, "a", drained=True)
+    await request_drained(session, "a", drained=True)
     with pytest.raises(ConflictError, match="is drained"):
         await waiting
-    assert await wish_pinned(session, number, None)
+    assert await request_pinned(session, number, None)
     with pytest.raises(NotFoundError, match="no longer pinned"):
         await until_moved(session, number, "a", lambda text: None)
 
@@ -234,13 +234,13 @@ def test_a_move_goes_on_if_a_failure_is_forgotten_while_it_is_looked_at():
         store, operator = await join(coordinator, "a"), Late(coordinator, "operator")
         reason = FailedOpening(store="a", container=1, reason="disk is damaged")
         await store.register(failed_path(1, "a"), encode_node(reason))
-        await wish_pinned(operator, 1, "a")
+        await request_pinned(operator, 1, "a")
         moving = asyncio.ensure_future(until_moved(operator, 1, "a", lambda text: None))
         await asyncio.sleep(1)
         assert not moving.done()
         assert failed_path(1, "a") not in coordinator.tree
         held = HeldContainer(store="a", clients="a:1", links="a:2", serving=True, session="s")
-        await store.register(f"{HELD}/1", encode_node(held))
+        await store.register(f"{HOLDERS}/1", encode_node(held))
         await moving
 
     run_virtually(main())

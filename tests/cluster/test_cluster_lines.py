@@ -10,13 +10,13 @@ import pytest
 
 from penstock.app.cluster.lines import LinePatience, open_lines
 from penstock.codec.store.cluster_nodes import (
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
-    WISHES,
     FailedOpening,
     HeldContainer,
+    Requests,
     StoreEntry,
-    Wishes,
     decode_node,
     encode_node,
     failed_pairs,
@@ -67,11 +67,11 @@ class Store:
         return encode_node(HeldContainer(store=name, clients=f"{name}:1", links=f"{name}:2", serving=serving))
 
     async def hold(self, container, *, serving=True):
-        await self.session.register(f"{HELD}/{container}", self.held(serving))
+        await self.session.register(f"{HOLDERS}/{container}", self.held(serving))
 
     async def let_go(self, container):
-        node = await self.session.read(f"{HELD}/{container}")
-        await self.session.delete(f"{HELD}/{container}", node.version)
+        node = await self.session.read(f"{HOLDERS}/{container}")
+        await self.session.delete(f"{HOLDERS}/{container}", node.version)
         self.links.pop(container).close()
 
     async def accept(self, container, sock):
@@ -154,7 +154,7 @@ def test_calls_follow_a_container_from_store_to_store():
             await one.hold(0, serving=False)
             await asyncio.sleep(0.05)
             assert not one.links, "a container that is being taken over is not dialled"
-            await one.session.set(f"{HELD}/0", one.held(True), 0)
+            await one.session.set(f"{HOLDERS}/0", one.held(True), 0)
             assert await waiting == 1
             assert lines.endpoint_of(name) == Endpoint(host="store1", port=1)
             assert "no store serves it" in lines.away()
@@ -316,7 +316,7 @@ def test_a_change_that_could_not_be_read_after_its_notice_is_read_later(lost):
             await one.hold(1)
             await until(lambda: lines.lines[1].ready)
             session.lost = lost
-            await operator.set(WISHES, encode_node(Wishes(disabled={1: "repair"})), 0)
+            await operator.set(REQUESTS, encode_node(Requests(disabled={1: "repair"})), 0)
             await until(lambda: lines.lines[1].disabled == "repair")
 
     run(body)
@@ -351,8 +351,8 @@ def test_a_store_that_is_reached_again_may_have_its_containers_again():
         del cluster.stores["store1:2"]
         async with cluster.lines() as lines:
             await until(lambda: failed(cluster) == {(0, "store1")})
-            node = await one.session.read(f"{HELD}/0")
-            await one.session.delete(f"{HELD}/0", node.version)
+            node = await one.session.read(f"{HOLDERS}/0")
+            await one.session.delete(f"{HOLDERS}/0", node.version)
             await other.hold(0)
             await until(lambda: lines.lines[0].ready)
             await asyncio.sleep(0.3)
@@ -374,8 +374,8 @@ def test_a_store_that_has_left_is_not_excluded():
         del cluster.stores["store1:2"]
         async with cluster.lines():
             await until(lambda: failed(cluster) == {(0, "store1")})
-            node = await one.session.read(f"{HELD}/0")
-            await one.session.delete(f"{HELD}/0", node.version)
+            node = await one.session.read(f"{HOLDERS}/0")
+            await one.session.delete(f"{HOLDERS}/0", node.version)
             await until(lambda: failed(cluster) == set())
 
     run(body)

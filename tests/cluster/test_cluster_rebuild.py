@@ -20,10 +20,10 @@ from penstock.codec.store.cluster_nodes import (
     CONFIG,
     CONTAINERS,
     INCARNATIONS,
+    REQUESTS,
     RESTORED,
     STORES,
     TERM,
-    WISHES,
     ClusterConfig,
     Restored,
     Term,
@@ -188,7 +188,7 @@ def test_without_ledgers_a_beginning_is_left_and_goes_on(tmp_path: Path, seed: i
                 lose(cluster, ledgers=True)
                 refused = await rebuild(cluster)
                 assert not refused.applied
-                assert not refused.is_whole
+                assert not refused.is_complete
                 report = await rebuild(cluster, accept_loss=True)
                 assert [one.state for one in report.containers] == ["new", "tier2"]
                 left = await serve(a, 1, segment, [], kill=rng.random() < 0.5)
@@ -392,7 +392,7 @@ def test_the_nodes_are_those_of_a_new_cluster_with_a_higher_term(tmp_path: Path)
         # A repetition changes nothing, and a damaged node is made again without touching the records.
         assert not (await rebuild(cluster, coordinator=coordinator)).applied
         records = [(await session.read(f"{CONTAINERS}/{number}")).data for number in range(2)]
-        await put(coordinator, WISHES, b"{")
+        await put(coordinator, REQUESTS, b"{")
         assert (await rebuild(cluster, coordinator=coordinator)).applied
         assert [(await session.read(f"{CONTAINERS}/{number}")).data for number in range(2)] == records
         assert list(await session.members(INCARNATIONS)) != [config.incarnation], "who knew the earlier ones ends"
@@ -464,7 +464,7 @@ def test_a_refused_rebuild_has_written_nothing_to_tier_2(tmp_path: Path) -> None
             nodes |= ledgers  # from a backup
             for name, data in sound.items():
                 Path(name).write_bytes(data)
-            assert (await rebuild(cluster)).is_whole
+            assert (await rebuild(cluster)).is_complete
             for number in range(2):
                 assert await serve(a, number, cluster.segment_of(number), []) == [*range(9)]
 

@@ -76,7 +76,7 @@ def root_of(cluster: ClusterOfProcesses) -> str:
 
 
 def rebuilding(cluster: ClusterOfProcesses, ledgers: str, *options: str) -> subprocess.CompletedProcess[str]:
-    place = ("--tier2", str(cluster.directory / "tier2"), "--ledgers", ledgers)
+    place = ("--tier2", str(cluster.directory / "tier2"), "--bookkeeper-root", ledgers)
     return command("cluster", "doctor", "--cluster", cluster.url, "--rebuild", *place, "--reason", "test", *options)
 
 

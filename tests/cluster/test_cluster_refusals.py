@@ -197,7 +197,7 @@ def test_init_store_and_controller_refuse_with_a_sentence(
         assert not absent.exists(), "a second secret would keep processes apart"
         assert "was not finished" in refused(cluster, *process("controller", cluster.url + "2"))
         mark.with_name("theirs").rename(mark)
-        assert "no BookKeeper has its metadata" in refused(cluster, *cluster.init, "--ledgers", "/none")
+        assert "no BookKeeper has its metadata" in refused(cluster, *cluster.init, "--bookkeeper-root", "/none")
         store, controller = cluster.store("store"), cluster.controller("controller")
         cluster.until(lambda: bool(store.facts) and controller.facts.get("role") == "active")
         assert "another process of the cluster has this name" in refused(cluster, *process("store", data="second"))
@@ -207,8 +207,8 @@ def test_init_store_and_controller_refuse_with_a_sentence(
         found = json.loads(doctor(cluster, 0))
         assert found["findings"] == []
         client.set(f"{root}/{CONFIG}", config)
-        client.set(f"{root}/wishes", b"{")
-        assert [one["subject"] for one in json.loads(doctor(cluster, 7))["findings"]] == ["node wishes"]
+        client.set(f"{root}/requests", b"{")
+        assert [one["subject"] for one in json.loads(doctor(cluster, 7))["findings"]] == ["node requests"]
 
 
 def doctor(cluster: ClusterOfProcesses, status: int) -> str:

@@ -133,7 +133,7 @@ class History:
     def move(self) -> None:
         number, store = self.rng.randrange(4), self.rng.choice(self.stores).name
         self.cluster.run("cluster", "move", str(number), store, "--cluster", self.cluster.url)
-        self.cluster.run("cluster", "move", str(number), "--unpin", "--cluster", self.cluster.url)
+        self.cluster.run("cluster", "unpin", str(number), "--cluster", self.cluster.url)
 
     # --- what must hold
 

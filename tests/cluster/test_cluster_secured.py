@@ -72,7 +72,7 @@ class Place:
         ports = ("--controller-port", str(self.ports[number - 1]), "--http-port", str(http))
         data = ("--data", str(self.path / name))
         return ClusterProcess(
-            *("controller", name, *self.common, *ports, *data, *self.secured, "--links-ca", str(self.ca)),
+            *("controller", name, *self.common, *ports, *data, *self.secured, "--store-ca", str(self.ca)),
             log=self.path / f"{name}.log",
         )
 
@@ -88,7 +88,7 @@ def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies
     (tmp_path / "tier2").mkdir()
     found = Place(tmp_path, f"zk://{zookeeper.address}/clusters/{tmp_path.name}")
     options = ("--tier2", str(tmp_path / "tier2"), "--secret-file", str(tmp_path / "secret"))
-    engines = ("--containers", str(CONTAINERS), "--ledgers", bookies.root)
+    engines = ("--containers", str(CONTAINERS), "--bookkeeper-root", bookies.root)
     penstock("cluster", "init", "--cluster", found.url, *options, *engines)
     return found
 

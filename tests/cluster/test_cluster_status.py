@@ -16,16 +16,16 @@ from penstock.app.cluster.controller_process import ClusterMember, ControllerPro
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.operations import status
+from penstock.app.cluster.operations.requests import request_drained, until_drained
 from penstock.app.cluster.operations.status import cluster_state
-from penstock.app.cluster.operations.wishes import until_drained, wish_drained
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.codec.store.cluster_nodes import (
     CONTROLLERS,
-    HELD,
-    WISHES,
+    HOLDERS,
+    REQUESTS,
     ControllerEntry,
     HeldContainer,
-    Wishes,
+    Requests,
     decode_node,
     encode_node,
 )
@@ -41,8 +41,8 @@ def held(store, *, serving=True):
     return encode_node(HeldContainer(store=store, clients=f"{store}:1", links=f"{store}:2", serving=serving))
 
 
-async def wishes(session):
-    return decode_node(Wishes, (await session.read(WISHES)).data).drained
+async def requests(session):
+    return decode_node(Requests, (await session.read(REQUESTS)).data).drained
 
 
 def test_a_state_names_stores_that_are_away_and_containers_that_nobody_serves():
@@ -50,9 +50,9 @@ def test_a_state_names_stores_that_are_away_and_containers_that_nobody_serves():
         coordinator = await new_cluster()
         session = coordinator.open()
         store = await join(coordinator, "a")
-        await store.register(f"{HELD}/0", held("a"))
-        await store.register(f"{HELD}/1", held("a", serving=False))
-        await session.set(WISHES, encode_node(Wishes(drained=("gone",))), 0)
+        await store.register(f"{HOLDERS}/0", held("a"))
+        await store.register(f"{HOLDERS}/1", held("a", serving=False))
+        await session.set(REQUESTS, encode_node(Requests(drained=("gone",))), 0)
         found = await cluster_state(session, now_ms=START_MS)
         assert [(one.name, one.entry is not None, one.drained, one.holds) for one in found.stores] == [
             ("a", True, False, 2),
@@ -70,13 +70,13 @@ def test_a_store_is_drained_only_by_its_right_name_and_once():
         session = coordinator.open()
         await join(coordinator, "a")
         with pytest.raises(NotFoundError, match="no store of this name"):
-            await wish_drained(session, "b", drained=True)
-        assert await wish_drained(session, "a", drained=True)
-        assert not await wish_drained(session, "a", drained=True)
-        assert await wishes(session) == ("a",)
-        assert await wish_drained(session, "a", drained=False)
-        assert not await wish_drained(session, "a", drained=False)
-        assert await wishes(session) == ()
+            await request_drained(session, "b", drained=True)
+        assert await request_drained(session, "a", drained=True)
+        assert not await request_drained(session, "a", drained=True)
+        assert await requests(session) == ("a",)
+        assert await request_drained(session, "a", drained=False)
+        assert not await request_drained(session, "a", drained=False)
+        assert await requests(session) == ()
 
     run_virtually(main())
 
@@ -87,15 +87,15 @@ def test_a_drain_waits_until_nothing_is_assigned_and_nothing_is_held():
         session, one = coordinator.open(), await join(coordinator, "a")
         keeper = asyncio.ensure_future(keep_assignment(coordinator.open(), containers=CONTAINERS, clock=LoopClock()))
         await until(session, lambda found: len(found.owners) == CONTAINERS)
-        await one.register(f"{HELD}/0", held("a"))
+        await one.register(f"{HOLDERS}/0", held("a"))
         await join(coordinator, "b")
-        await wish_drained(session, "a", drained=True)
+        await request_drained(session, "a", drained=True)
         left = []
         waiting = asyncio.ensure_future(until_drained(session, "a", left.append, clock=LoopClock()))
         await until(session, lambda found: set(found.owners.values()) == {"b"})
         await asyncio.sleep(1)
         assert not waiting.done(), "it still holds one"
-        await one.delete(f"{HELD}/0", 0)
+        await one.delete(f"{HOLDERS}/0", 0)
         await waiting
         assert left[0] >= left[-1] == 0
         assert left == sorted(left, reverse=True)
@@ -161,7 +161,7 @@ def test_the_command_shows_the_state(monkeypatch, as_json):
     async def prepared():
         coordinator = await new_cluster()
         store = await join(coordinator, "a")
-        await store.register(f"{HELD}/0", held("a"))
+        await store.register(f"{HOLDERS}/0", held("a"))
         return coordinator.open()
 
     def with_cluster(cluster, work):

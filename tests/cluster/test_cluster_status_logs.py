@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from penstock.app.cli.cluster.state_words import status_json
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.operations.logs import lag_of, log_states
+from penstock.app.cluster.operations.requests import request_drained, until_drained
 from penstock.app.cluster.operations.status import cluster_state
-from penstock.app.cluster.operations.wishes import until_drained, wish_drained
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONFIG,
     CONTAINERS,
     FEATURES,
-    HELD,
+    HOLDERS,
     LEADER,
+    REQUESTS,
     STORES,
     TERM,
-    WISHES,
-    Wishes,
+    Requests,
     encode_node,
     failed_path,
 )
@@ -148,8 +148,8 @@ def test_a_ledger_with_a_dead_bookie_is_listed_and_one_on_a_read_only_bookie_is_
 @pytest.mark.parametrize(
     "path",
     [
-        *(CONFIG, FEATURES, WISHES, ASSIGNMENT, TERM, LEADER),
-        *(f"{CONTAINERS}/2", f"{STORES}/a", f"{HELD}/1", failed_path(1, "a"), "controllers/c"),
+        *(CONFIG, FEATURES, REQUESTS, ASSIGNMENT, TERM, LEADER),
+        *(f"{CONTAINERS}/2", f"{STORES}/a", f"{HOLDERS}/1", failed_path(1, "a"), "controllers/c"),
     ],
 )
 def test_one_damaged_node_is_shown_with_what_to_do_and_hides_nothing_else(path: str, damage: bytes | None) -> None:
@@ -164,13 +164,13 @@ def test_one_damaged_node_is_shown_with_what_to_do_and_hides_nothing_else(path: 
         shown = status_json(found, now_ms=START_MS)["damaged"]
         is_optional = damage is None and path.partition("/")[0] in (
             STORES,
-            HELD,
+            HOLDERS,
             "failed",
             "controllers",
             LEADER,
             FEATURES,
         )
-        is_valid = damage == DAMAGES["no fields"] and path in (WISHES, ASSIGNMENT, FEATURES)
+        is_valid = damage == DAMAGES["no fields"] and path in (REQUESTS, ASSIGNMENT, FEATURES)
         is_valid |= damage == DAMAGES["fields of other types"] and path == FEATURES  # it has no such field
         assert [one["node"] for one in shown] == ([] if is_optional or is_valid else [path])
         assert all(one["action"] and one["reason"] for one in shown)
@@ -197,7 +197,7 @@ def test_a_drain_that_cannot_proceed_says_why() -> None:
         await put(coordinator, "controllers/c", b'{"format": 1}')
         owners = b'{"format": 1, "owners": {"0": "a", "1": "a"}}'
         await put(coordinator, ASSIGNMENT, owners)
-        await put(coordinator, WISHES, encode_node(Wishes(drained=("a",))))
+        await put(coordinator, REQUESTS, encode_node(Requests(drained=("a",))))
 
         async def stuck() -> object:
             (one,) = [one for one in (await cluster_state(session, now_ms=START_MS)).stores if one.name == "a"]
@@ -208,7 +208,7 @@ def test_a_drain_that_cannot_proceed_says_why() -> None:
         assert await stuck() == {}
         await put(coordinator, failed_path(1, "b"), b'{"format": 1, "store": "b", "container": 1, "reason": "full"}')
         assert await stuck() == {"no other store could open them": [1]}
-        await put(coordinator, WISHES, encode_node(Wishes(drained=("a", "b"))))
+        await put(coordinator, REQUESTS, encode_node(Requests(drained=("a", "b"))))
         assert await stuck() == {"all other stores are drained too": [0, 1]}
         await put(coordinator, "controllers/c", None)
         assert await stuck() == {"no controller is up to move them": [0, 1]}
@@ -224,7 +224,7 @@ def test_who_waits_for_a_drain_is_told_why_it_does_not_proceed() -> None:
         keeping = asyncio.ensure_future(keep_assignment(coordinator.open(), containers=COUNT, clock=LoopClock()))
         await put(coordinator, "controllers/c", b'{"format": 1}')
         await until(session, lambda found: len(found.owners) == COUNT)
-        await wish_drained(session, "a", drained=True)
+        await request_drained(session, "a", drained=True)
         reasons: list[str] = []
         waiting = asyncio.ensure_future(
             until_drained(session, "a", lambda _: None, clock=LoopClock(), stuck=reasons.append)

@@ -76,7 +76,7 @@ def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies
     (tmp_path / "tier2").mkdir()
     found = Place(tmp_path, f"zk://{zookeeper.address}/clusters/{tmp_path.name}")
     options = ("--tier2", str(tmp_path / "tier2"), "--secret-file", str(tmp_path / "secret"))
-    engines = ("--containers", str(CONTAINERS), "--ledgers", bookies.root)
+    engines = ("--containers", str(CONTAINERS), "--bookkeeper-root", bookies.root)
     penstock("cluster", "init", "--cluster", found.url, *options, *engines, level=OLDER)
     return found
 

@@ -17,7 +17,7 @@ from penstock.app.cluster.lines import open_lines
 from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
-from penstock.codec.store.cluster_nodes import ASSIGNMENT, HELD, LEADER, TERM, WISHES, HeldContainer, encode_node
+from penstock.codec.store.cluster_nodes import ASSIGNMENT, HOLDERS, LEADER, REQUESTS, TERM, HeldContainer, encode_node
 from penstock.model.errors import NodeNotFoundError, SessionEndedError
 from penstock.segmentstore.store import SegmentStore
 from tests.cluster.cluster_kit import CONTAINERS, Candidate, LoopClock, assignment, join, new_cluster, until_leading
@@ -28,7 +28,7 @@ from tests.cluster.virtual_time import run_virtually
 
 
 @damages
-@pytest.mark.parametrize("path", [ASSIGNMENT, WISHES])
+@pytest.mark.parametrize("path", [ASSIGNMENT, REQUESTS])
 def test_the_assignment_is_kept_again_once_a_node_is_repaired(path: str, damage: bytes | None) -> None:
     async def main() -> None:
         coordinator = await new_cluster()
@@ -103,16 +103,16 @@ def test_a_damaged_registration_keeps_only_its_own_container_from_being_served(
 
     async def main() -> None:
         if damage is not None:
-            await put(cluster.coordinator, f"{HELD}/0", damage)
+            await put(cluster.coordinator, f"{HOLDERS}/0", damage)
         async with cluster.store("a") as a:
             cluster.assign({0: "a", 1: "a"})
             await until(lambda: 1 in a.host.router._units)
             if damage is not None:
                 assert 0 not in a.host.router._units
-                await put(cluster.coordinator, f"{HELD}/0", None)
+                await put(cluster.coordinator, f"{HOLDERS}/0", None)
             await until_serving(cluster, {0: "a", 1: "a"})
             # By hand, while it is served.
-            await put(cluster.coordinator, f"{HELD}/0", damage)
+            await put(cluster.coordinator, f"{HOLDERS}/0", damage)
             cluster.assign({1: "a"})
             await until(lambda: 0 not in a.node.states())
             assert not a.task.done()
@@ -134,10 +134,10 @@ def test_the_links_to_other_containers_survive_a_damaged_registration(damage: by
 
             held = encode_node(HeldContainer(store="b", clients="b:1", links="b:2", serving=True))
             async with open_lines(coordinator.open(), dial, containers=2) as lines:
-                await put(coordinator, f"{HELD}/0", damage)
-                await put(coordinator, f"{HELD}/1", held)
+                await put(coordinator, f"{HOLDERS}/0", damage)
+                await put(coordinator, f"{HOLDERS}/1", held)
                 await until(lambda: "b:2" in dialled)
-                await put(coordinator, f"{HELD}/0", held)
+                await put(coordinator, f"{HOLDERS}/0", held)
                 await until(lambda: len(dialled) > 1)
                 assert lines.failure is None
 
@@ -149,15 +149,15 @@ def test_a_registration_of_another_session_is_neither_changed_nor_deleted() -> N
         coordinator = await new_cluster()
         session, other = coordinator.open(), coordinator.open()
         entry = HeldContainer(store="a", clients="a:1", links="a:2", serving=False, session=session.session().id)
-        registration = Registration(session, f"{HELD}/0", HeldContainer)
+        registration = Registration(session, f"{HOLDERS}/0", HeldContainer)
         await registration.take(lambda: encode_node(entry))
-        await put(coordinator, f"{HELD}/0", None)
+        await put(coordinator, f"{HOLDERS}/0", None)
         foreign = encode_node(replace(entry, store="b", session=other.session().id))
-        await other.register(f"{HELD}/0", foreign)
+        await other.register(f"{HOLDERS}/0", foreign)
         with pytest.raises(NodeNotFoundError, match="another session"):
             await registration.set(encode_node(replace(entry, serving=True)))
         await registration.drop()
-        assert (await other.read(f"{HELD}/0")).data == foreign
+        assert (await other.read(f"{HOLDERS}/0")).data == foreign
 
     asyncio.run(main())
 

@@ -28,7 +28,7 @@ class Killed:
         cluster.active()
         for number in range(4):
             cluster.run("cluster", "move", str(number), f"s{number % 3}", "--cluster", cluster.url)
-            cluster.run("cluster", "move", str(number), "--unpin", "--cluster", cluster.url)
+            cluster.run("cluster", "unpin", str(number), "--cluster", cluster.url)
         self._victims: list[Callable[[], ClusterProcess]] = [
             lambda: self._stores[0],
             cluster.active,

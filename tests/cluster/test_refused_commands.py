@@ -35,35 +35,39 @@ CLUSTER = "--cluster {url}"
 FOREIGN = {"wrong.secret": "ab" * 32}
 REFUSALS = {
     "init, tier 2 of another cluster": Refusal(
-        "init --cluster {new} --tier2 {tier2} --ledgers {ledgers} --secret-file {path}/new.secret", "another cluster"
+        "init --cluster {new} --tier2 {tier2} --bookkeeper-root {ledgers} --secret-file {path}/new.secret",
+        "another cluster",
     ),
     "init, tier 2 of a store": Refusal(
-        "init --cluster {new} --tier2 {path}/tier --ledgers {ledgers} --secret-file {path}/new.secret",
+        "init --cluster {new} --tier2 {path}/tier --bookkeeper-root {ledgers} --secret-file {path}/new.secret",
         "another store",
         {"tier/STORE": '{"format": 1, "store": "theirs"}'},
     ),
     "init, no directory": Refusal(
-        "init --cluster {new} --tier2 {path}/nothing --ledgers {ledgers} --secret-file {path}/new.secret", "nothing"
+        "init --cluster {new} --tier2 {path}/nothing --bookkeeper-root {ledgers} --secret-file {path}/new.secret",
+        "nothing",
     ),
     "init, no BookKeeper": Refusal(
-        "init --cluster {new} --tier2 {path}/tier --ledgers /nothing --secret-file {path}/new.secret", "BookKeeper"
+        "init --cluster {new} --tier2 {path}/tier --bookkeeper-root /nothing --secret-file {path}/new.secret",
+        "BookKeeper",
     ),
     "init, other settings": Refusal(
-        "init --cluster {url} --tier2 {tier2} --ledgers {ledgers} --containers 7 --secret-file {secret}",
+        "init --cluster {url} --tier2 {tier2} --bookkeeper-root {ledgers} --containers 7 --secret-file {secret}",
         "other settings",
     ),
     "init, no secret": Refusal(
-        "init --cluster {url} --tier2 {tier2} --ledgers {ledgers} --containers 2 --secret-file {path}/new.secret",
+        "init --cluster {url} --tier2 {tier2} --bookkeeper-root {ledgers} --containers 2 --secret-file {path}/new.secret",
         "copy it from the machine",
     ),
     "init, another secret": Refusal(
-        "init --cluster {url} --tier2 {tier2} --ledgers {ledgers} --containers 2 --secret-file {path}/wrong.secret",
+        "init --cluster {url} --tier2 {tier2} --bookkeeper-root {ledgers} --containers 2 --secret-file {path}/wrong.secret",
         "not that of the cluster",
         FOREIGN,
     ),
     "drain": Refusal(f"drain nobody {CLUSTER}", "no store of this name"),
     "move, no store": Refusal(f"move 0 nobody {CLUSTER}", "no store of this name"),
     "move, no container": Refusal(f"move 7 nobody {CLUSTER}", "no such container"),
+    "unpin": Refusal(f"unpin 7 {CLUSTER}", "no such container"),
     "disable": Refusal(f"disable 7 --reason x --yes {CLUSTER}", "no such container"),
     "enable": Refusal(f"enable 7 {CLUSTER}", "no such container"),
     "secret record": Refusal(
@@ -76,13 +80,15 @@ REFUSALS = {
         f"secret finish {CLUSTER} --secret-file {{path}}/wrong.secret", "does not have the secrets", FOREIGN
     ),
     "doctor, no mark": Refusal(
-        "doctor --rebuild --cluster {new} --tier2 {path}/tier --ledgers {ledgers} --yes", "no mark of a cluster"
+        "doctor --rebuild --cluster {new} --tier2 {path}/tier --bookkeeper-root {ledgers} --yes", "no mark of a cluster"
     ),
     "doctor, a process runs": Refusal(
-        "doctor --rebuild --cluster {url} --tier2 {tier2} --ledgers {ledgers} --yes", "are running", is_running=True
+        "doctor --rebuild --cluster {url} --tier2 {tier2} --bookkeeper-root {ledgers} --yes",
+        "are running",
+        is_running=True,
     ),
     "doctor, a loss": Refusal(
-        "doctor --rebuild --cluster {beside} --tier2 {path}/lost --ledgers {ledgers} --yes",
+        "doctor --rebuild --cluster {beside} --tier2 {path}/lost --bookkeeper-root {ledgers} --yes",
         "nothing was changed",
         {
             "lost/clusters/theirs": '{"format": 1, "cluster": "theirs", "containers": 1}',
@@ -113,7 +119,7 @@ class Place:
         for name in ("tier2", "tier"):
             (path / name).mkdir()
         done = self.run(
-            "init --cluster {url} --tier2 {tier2} --ledgers {ledgers} --containers 2 --secret-file {secret}"
+            "init --cluster {url} --tier2 {tier2} --bookkeeper-root {ledgers} --containers 2 --secret-file {secret}"
         )
         assert done.returncode == 0, done.stderr
 

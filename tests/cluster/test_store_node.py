@@ -299,7 +299,7 @@ def test_a_drained_store_becomes_empty_once_a_fault_of_all_stores_is_repaired(tm
             drained = cluster.serving()[0]
             other = {"a": "b", "b": "a"}[drained]
             await until(lambda: (0, drained) not in cluster.failed())  # cleared after the container is served
-            cluster.wish(drained=[drained])
+            cluster.request(drained=[drained])
             await until_serving(cluster, {0: other})
             await until(lambda: not cluster.failed())
 

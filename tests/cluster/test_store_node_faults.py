@@ -23,15 +23,15 @@ from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
     TERM,
-    WISHES,
     Assignment,
     HeldContainer,
+    Requests,
     StoreEntry,
     Term,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -184,9 +184,9 @@ def serving(coordinator: SimCoordinator) -> dict[int, str]:
     entries = {
         path: decode_node(HeldContainer, entry.node.data)
         for path, entry in coordinator.tree.items()
-        if path.startswith(f"{HELD}/")
+        if path.startswith(f"{HOLDERS}/")
     }
-    return {int(path.removeprefix(f"{HELD}/")): one.store for path, one in entries.items() if one.serving}
+    return {int(path.removeprefix(f"{HOLDERS}/")): one.store for path, one in entries.items() if one.serving}
 
 
 def stale_answers(seed: int, *, loss: float = 0.05) -> list[str]:
@@ -202,8 +202,8 @@ def stale_answers(seed: int, *, loss: float = 0.05) -> list[str]:
     async def main() -> list[str]:
         coordinator = SimCoordinator(loop.fork("coordinator"), session_s=SESSION_S, patience_s=3.0)
         first = coordinator.open()
-        nodes = {WISHES: Wishes(), ASSIGNMENT: Assignment(), TERM: Term(term=1, controller="c")}
-        for path in (STORES, HELD):
+        nodes = {REQUESTS: Requests(), ASSIGNMENT: Assignment(), TERM: Term(term=1, controller="c")}
+        for path in (STORES, HOLDERS):
             await first.create(path, b"")
         for path, node in nodes.items():
             await first.create(path, encode_node(node))
@@ -225,7 +225,7 @@ def stale_answers(seed: int, *, loss: float = 0.05) -> list[str]:
         await asyncio.wait(tasks, timeout=HEALED_S)
         for task in tasks:
             task.result()
-        assert [path for path in coordinator.tree if path.startswith((f"{HELD}/", f"{STORES}/"))] == []
+        assert [path for path in coordinator.tree if path.startswith((f"{HOLDERS}/", f"{STORES}/"))] == []
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)

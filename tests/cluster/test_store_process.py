@@ -55,7 +55,15 @@ def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies
     found = Place(tmp_path, f"zk://{zookeeper.address}/clusters/{tmp_path.name}")
     options = ("--tier2", str(tmp_path / "tier2"), "--secret-file", str(tmp_path / "secret"))
     penstock(
-        "cluster", "init", "--cluster", found.url, *options, "--containers", str(CONTAINERS), "--ledgers", bookies.root
+        "cluster",
+        "init",
+        "--cluster",
+        found.url,
+        *options,
+        "--containers",
+        str(CONTAINERS),
+        "--bookkeeper-root",
+        bookies.root,
     )
     return found
 

@@ -18,9 +18,9 @@ from penstock.codec.store.cluster_nodes import (
     ControllerEntry,
     Features,
     HeldContainer,
+    Requests,
     StoreEntry,
     Term,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -30,7 +30,7 @@ _NAMES = st.text(min_size=1, max_size=20)
 _TIMES = st.lists(st.integers(0, 1 << 50), max_size=4).map(tuple)
 _NODES = st.one_of(
     st.builds(ClusterConfig, cluster=_NAMES, containers=st.integers(1, 64), ledgers=_NAMES, tier2=_NAMES),
-    st.builds(Wishes, drained=st.lists(_NAMES, max_size=4).map(tuple)),
+    st.builds(Requests, drained=st.lists(_NAMES, max_size=4).map(tuple)),
     st.builds(
         Assignment,
         owners=st.dictionaries(st.integers(0, 63), _NAMES),
@@ -71,7 +71,7 @@ def test_a_newer_format_is_refused_and_says_which() -> None:
 
 
 _KINDS = st.sampled_from(
-    [ClusterConfig, Wishes, Assignment, StoreEntry, ControllerEntry, HeldContainer, Term, Features]
+    [ClusterConfig, Requests, Assignment, StoreEntry, ControllerEntry, HeldContainer, Term, Features]
 )
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -107,4 +107,4 @@ def _fits(value: object, hint: Any) -> bool:
 
 def test_json_that_is_nested_without_end_is_damaged() -> None:
     with pytest.raises(CorruptDataError):
-        decode_node(Wishes, b"[" * 100_000)
+        decode_node(Requests, b"[" * 100_000)

@@ -14,7 +14,7 @@ from penstock.core.cluster.placement import (
     FLAP_WINDOW_MS,
     MOVE_PAUSE_MS,
     NO_CHOICES,
-    WISHED_PAUSE_MS,
+    REQUESTED_PAUSE_MS,
     Choices,
     StoreFacts,
     flaps,
@@ -85,7 +85,7 @@ def test_a_container_of_a_live_store_moves_alone_and_after_a_pause(before, alive
     assert not (moved and orphans and alive)
     draining = {store.name for store in alive if store.draining}
     for number in moved:
-        assert ago_ms >= (WISHED_PAUSE_MS if before[number] in draining else MOVE_PAUSE_MS)
+        assert ago_ms >= (REQUESTED_PAUSE_MS if before[number] in draining else MOVE_PAUSE_MS)
 
 
 @given(before=owners, alive=stores)
@@ -201,7 +201,7 @@ def test_what_an_operator_wants_is_done_within_a_second_for_each_container(befor
         found = place(maps[-1], alive, choices=Choices(pinned=pinned), **facts)
         moved_at_ms = now_ms if found.moved else moved_at_ms
         maps.append(found.owners)
-        now_ms += WISHED_PAUSE_MS
+        now_ms += REQUESTED_PAUSE_MS
     assert all(maps[-1][number] == name for number, name in pinned.items())
     assert not names or set(maps[-1].values()) <= names
 

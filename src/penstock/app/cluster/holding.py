@@ -16,12 +16,12 @@ from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import (
-    HELD,
+    HOLDERS,
+    REQUESTS,
     TERM,
-    WISHES,
     HeldContainer,
+    Requests,
     Term,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -117,7 +117,7 @@ class Holding:
         self._slots = slots
         self._failures = failures
         self._limits = limits
-        self._registration = Registration(session, f"{HELD}/{number}", HeldContainer)
+        self._registration = Registration(session, f"{HOLDERS}/{number}", HeldContainer)
         self._released = asyncio.Event()
         self._served_at_s: float | None = None
         self._failing_since_s: float | None = None
@@ -231,10 +231,10 @@ class Holding:
         return decode_node(Term, (await self._session.read(TERM)).data).term
 
     async def _check_enabled(self) -> None:
-        """Raise ConflictError if an operator has disabled the container. ``held`` is registered, and a ``sync`` came after:
-        an operator who has disabled it and then sees no holder knows that nobody opens it."""
-        wishes = decode_node(Wishes, (await self._session.read(WISHES)).data)
-        reason = wishes.disabled.get(self.number)
+        """Raise ConflictError if an operator has disabled the container. The holder is registered, and a ``sync`` came
+        after: an operator who has disabled it and then sees no holder knows that nobody opens it."""
+        requests = decode_node(Requests, (await self._session.read(REQUESTS)).data)
+        reason = requests.disabled.get(self.number)
         if reason is not None:
             raise ConflictError("the container is disabled", container=self.number, reason=reason)
 

@@ -25,18 +25,18 @@ from penstock.codec.store.cluster_nodes import (
     CONTROLLERS,
     FAILED,
     FEATURES,
-    HELD,
+    HOLDERS,
     INCARNATIONS,
+    REQUESTS,
     SECRET,
     STORES,
     TERM,
-    WISHES,
     Assignment,
     ClusterConfig,
     Features,
+    Requests,
     SecretDigests,
     Term,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -220,10 +220,10 @@ def creation(config: ClusterConfig, records: Sequence[ContainerRecord], *, term:
     changes: list[Change] = [
         Create(CONFIG, encode_node(config)),
         Create(FEATURES, encode_node(Features(level=LEVEL))),
-        Create(WISHES, encode_node(Wishes())),
+        Create(REQUESTS, encode_node(Requests())),
         Create(ASSIGNMENT, encode_node(Assignment())),
         Create(TERM, encode_node(Term(term=term, controller=""))),
-        *(Create(path, b"") for path in (STORES, CONTROLLERS, HELD, FAILED, CONTAINERS, INCARNATIONS)),
+        *(Create(path, b"") for path in (STORES, CONTROLLERS, HOLDERS, FAILED, CONTAINERS, INCARNATIONS)),
     ]
     if config.incarnation is not None:
         changes.append(Create(f"{INCARNATIONS}/{config.incarnation}", b""))

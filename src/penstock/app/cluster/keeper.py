@@ -11,10 +11,10 @@ from typing import Any, Final
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     FAILED,
+    REQUESTS,
     STORES,
-    WISHES,
     Assignment,
-    Wishes,
+    Requests,
     decode_node,
     encode_node,
     failed_pairs,
@@ -75,7 +75,7 @@ async def keep_assignment(coordination: Coordination, *, containers: int, clock:
     """Write the next assignment whenever it differs from the current one. Runs until it is cancelled, which leaves the last
     assignment in force. Raises SessionEndedError."""
     wake = asyncio.Event()
-    watching = asyncio.ensure_future(wake_on_changes(coordination, (STORES, WISHES, ASSIGNMENT, FAILED), wake))
+    watching = asyncio.ensure_future(wake_on_changes(coordination, (STORES, REQUESTS, ASSIGNMENT, FAILED), wake))
     try:
         while True:
             wake.clear()
@@ -94,18 +94,18 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
         node = await coordination.read(ASSIGNMENT)
         before = decode_node(Assignment, node.data)
         registered = await coordination.members(STORES)
-        wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
+        requests = decode_node(Requests, (await coordination.read(REQUESTS)).data)
         now_ms = clock.now_ms()
         found = next_assignment(
             before,
             registered=registered,
-            drained=wishes.drained,
+            drained=requests.drained,
             containers=containers,
             now_ms=now_ms,
             choices=Choices(
-                pinned=wishes.pinned,
+                pinned=requests.pinned,
                 failed=await failed_openings(coordination),
-                disabled=frozenset(wishes.disabled),
+                disabled=frozenset(requests.disabled),
             ),
         )
         if found.assignment != before:

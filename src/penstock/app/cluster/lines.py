@@ -16,12 +16,12 @@ from penstock.app.cluster.registration import FailedOpenings
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
 from penstock.codec.store.cluster_nodes import (
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
-    WISHES,
     HeldContainer,
+    Requests,
     StoreEntry,
-    Wishes,
     decode_node,
 )
 from penstock.core.segments.readiness import FUNCTIONS
@@ -226,7 +226,7 @@ class ContainerLines:
     async def keep(self, one: ContainerLine) -> None:
         """Keep the link to a container. Runs until it is cancelled, and closes the link then. Raises SessionEndedError."""
         wake = asyncio.Event()
-        watching = asyncio.ensure_future(wake_on_changes(self._coordination, [f"{HELD}/{one.number}"], wake))
+        watching = asyncio.ensure_future(wake_on_changes(self._coordination, [f"{HOLDERS}/{one.number}"], wake))
         failures = 0
         loop = asyncio.get_running_loop()
         try:
@@ -296,7 +296,7 @@ class ContainerLines:
         """The store that serves the container now; None: there is none. If the coordinator does not answer: the last
         known one, and ``wake`` is set soon, because no other notice of this change follows."""
         try:
-            node = await self._coordination.read(f"{HELD}/{one.number}")
+            node = await self._coordination.read(f"{HOLDERS}/{one.number}")
             held = decode_node(HeldContainer, node.data)
         except NodeNotFoundError:
             return None
@@ -376,33 +376,33 @@ class ContainerLines:
             if now is not None and now != held:
                 return True
 
-    async def follow_wishes(self) -> None:
-        """Keep ``disabled`` of all containers up to date. While the wishes cannot be read, it does not change. Runs
+    async def follow_requests(self) -> None:
+        """Keep ``disabled`` of all containers up to date. While the requests cannot be read, it does not change. Runs
         until it is cancelled. Raises SessionEndedError."""
-        async with aclosing(self._coordination.notices(WISHES)) as notices:
+        async with aclosing(self._coordination.notices(REQUESTS)) as notices:
             async for _ in notices:
-                await self._read_wishes()
+                await self._read_requests()
 
-    async def _read_wishes(self) -> None:
+    async def _read_requests(self) -> None:
         while True:
             try:
-                wishes = decode_node(Wishes, (await self._coordination.read(WISHES)).data)
+                requests = decode_node(Requests, (await self._coordination.read(REQUESTS)).data)
                 break
             except UnavailableError as error:
-                log.warning("requests of operators (node wishes) are not known", extra={"reason": str(error)})
+                log.warning("requests of operators (node requests) are not known", extra={"reason": str(error)})
             except UNREADABLE as error:
-                log.error("requests of operators (node wishes) cannot be decoded", extra={"reason": str(error)})
+                log.error("requests of operators (node requests) cannot be decoded", extra={"reason": str(error)})
                 return
             await asyncio.sleep(self._patience.retry_s)
         for one in self.lines:
-            one.disabled = wishes.disabled.get(one.number)
+            one.disabled = requests.disabled.get(one.number)
             one.line.refuse(None if one.disabled is None else _disabled(one.number, one.disabled))
         self._changed.set()
 
     async def run(self) -> None:
         """Keep all links. Runs until it is cancelled, or the session has ended: see ``failure``."""
         keeping = [asyncio.ensure_future(self.keep(one)) for one in self.lines]
-        keeping.append(asyncio.ensure_future(self.follow_wishes()))
+        keeping.append(asyncio.ensure_future(self.follow_requests()))
         keeping.append(asyncio.ensure_future(self._failures.forget()))
         keeping.append(asyncio.ensure_future(self.try_unreached()))
         try:

@@ -18,13 +18,13 @@ from penstock.app.cluster.levels import LevelInForce, obey_level
 from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
-    WISHES,
     Assignment,
     HeldContainer,
+    Requests,
     StoreEntry,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -104,7 +104,7 @@ class StoreNode:
         session = self._session
         if session is None:
             raise UnavailableError("this store has no session with the coordinator now")
-        path = f"{HELD}/{container}"
+        path = f"{HOLDERS}/{container}"
         try:
             held = decode_node(HeldContainer, (await session.read(path)).data)
         except NodeNotFoundError:
@@ -171,7 +171,7 @@ class StoreNode:
         try:
             async with asyncio.TaskGroup() as group:
                 ending = group.create_task(_until_ended(session))
-                watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, WISHES), self._wake))
+                watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, REQUESTS), self._wake))
                 others = [group.create_task(obey_level(session, self._in_force))]
                 if self._secrets is not None:
                     others.append(group.create_task(obey_secret(session, self._secrets)))
@@ -286,11 +286,11 @@ class StoreNode:
 
     async def _read_disabled(self, session: Coordination) -> None:
         """Which containers no store may open. A store obeys this even while no controller is up to change the assignment.
-        While the wishes are damaged, those count that were known last."""
+        While the requests are damaged, those count that were known last."""
         try:
-            self._disabled = frozenset(decode_node(Wishes, (await session.read(WISHES)).data).disabled)
+            self._disabled = frozenset(decode_node(Requests, (await session.read(REQUESTS)).data).disabled)
         except UNREADABLE as error:
-            log.error("requests of operators (node wishes) cannot be decoded", extra={"reason": str(error)})
+            log.error("requests of operators (node requests) cannot be decoded", extra={"reason": str(error)})
 
 
 async def _until_ended(session: Coordination) -> None:

@@ -15,12 +15,12 @@ CONFIG: Final = "config"
 FEATURES: Final = "features"
 ACCESS: Final = "access"
 SECRET: Final = "secret"
-WISHES: Final = "wishes"
+REQUESTS: Final = "requests"
 ASSIGNMENT: Final = "assignment"
 STORES: Final = "stores"
 CONTROLLERS: Final = "controllers"
 CONTAINERS: Final = "containers"
-HELD: Final = "held"
+HOLDERS: Final = "holders"
 FAILED: Final = "failed"
 LEADER: Final = "leader"
 TERM: Final = "term"
@@ -70,7 +70,7 @@ class SecretDigests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Requests:
     """``drained``: names of stores that the operator wants to be empty, sorted. ``pinned``: containers that the operator
     wants in a certain store. ``disabled``: containers that no store may open, each with the reason."""
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 MOVE_PAUSE_MS = 10_000
 """Pause between moves that only balance: each one costs the container a pause of some 0.3 s."""
-WISHED_PAUSE_MS = 1_000
+REQUESTED_PAUSE_MS = 1_000
 """Pause before a move that an operator wants, because somebody is waiting for it."""
 FLAP_WINDOW_MS = 600_000
 """Losses of a store are counted over this time. After too many of them, the store must stay up for this time."""
@@ -73,7 +73,7 @@ def place(
     Containers without a live owner are placed at once, each with the store that has the fewest; no other container
     moves in that step. The same holds for containers that their owner cannot open, unless no other store can. Otherwise
     one container moves: first to the store that an operator has chosen for it, then away from a draining store, both if
-    the last such move is ``WISHED_PAUSE_MS`` ago; else, after ``MOVE_PAUSE_MS``, from the store with the most to that
+    the last such move is ``REQUESTED_PAUSE_MS`` ago; else, after ``MOVE_PAUSE_MS``, from the store with the most to that
     with the fewest if they differ by more than one. A store that flaps or drains receives a container only if no other
     store is alive, and one that could not open a container only if all others could not either. A disabled container
     has no owner, whatever else holds. Ties: the first name, the lowest container. Without stores, the map stays as it
@@ -166,11 +166,11 @@ def _move(kept: Owners, alive: Mapping[str, StoreFacts], targets: Sequence[str],
     """The move that should be made next."""
     for number, name in sorted(choices.pinned.items()):
         if number in kept and kept[number] != name and name in able_stores(number, targets, choices):
-            return _Move(number, name, WISHED_PAUSE_MS)
+            return _Move(number, name, REQUESTED_PAUSE_MS)
     for number, name in sorted(kept.items()):
         able = able_stores(number, targets, choices)
         if alive[name].draining and name not in targets and able:
-            return _Move(number, _fewest(kept, able), WISHED_PAUSE_MS)
+            return _Move(number, _fewest(kept, able), REQUESTED_PAUSE_MS)
     counts = _counts(kept, list(alive))
     free = [(number, name) for number, name in sorted(kept.items()) if choices.pinned.get(number) != name]
     for number, name in sorted(free, key=lambda item: (-counts[item[1]], item[1], item[0])):

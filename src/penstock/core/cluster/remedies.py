@@ -12,19 +12,19 @@ from penstock.codec.store.cluster_nodes import (
     CONTROLLERS,
     FAILED,
     FEATURES,
-    HELD,
+    HOLDERS,
     INCARNATIONS,
     LEADER,
+    REQUESTS,
     SECRET,
     STORES,
     TERM,
-    WISHES,
 )
 
 _BY_NODE: Final = {
     CONFIG: "stop all stores and controllers, and run `penstock cluster doctor --rebuild`; processes need it when they start",
     FEATURES: "run `penstock cluster upgrade`, which writes it again",
-    WISHES: 'write {"format": 1} to it, and then repeat what was drained, pinned or disabled',
+    REQUESTS: 'write {"format": 1} to it, and then repeat what was drained, pinned or disabled',
     ASSIGNMENT: 'write {"format": 1} to it; a controller then assigns all containers again',
     TERM: 'write {"format": 1, "controller": "", "term": N} to it, with an N above every term in the logs of controllers',
     LEADER: "restart the controllers; delete it if it stays",
@@ -34,7 +34,7 @@ _BY_NODE: Final = {
 _BELOW: Final = {
     STORES: "restart the store of this name; delete the node if it stays",
     CONTROLLERS: "restart the controller of this name; delete the node if it stays",
-    HELD: "restart the store that serves this container; delete the node if it stays",
+    HOLDERS: "restart the store that serves this container; delete the node if it stays",
     FAILED: "delete it",
     INCARNATIONS: "leave it alone: processes that were started with an earlier one end by themselves",
     CONTAINERS: "stop all stores and controllers, and run `penstock cluster doctor --rebuild`; never create an empty one",

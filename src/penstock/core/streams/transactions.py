@@ -205,7 +205,7 @@ def decide_batch(
 
 
 def pinned(record: TransactionRecord, writer: str, batch: int) -> TransactionRecord:
-    """The record with the wish of a batch to commit it."""
+    """The record with the request of a batch to commit it."""
     return replace(record, pin=BatchPin(writer=writer, batch=batch))
 
 

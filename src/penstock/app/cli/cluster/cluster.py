@@ -8,7 +8,7 @@ import typer
 
 from penstock.app.cli.cluster import secret
 from penstock.app.cli.cluster.doctor import doctor
-from penstock.app.cli.cluster.options import ClusterOption, LedgersOption, SecretFileOption
+from penstock.app.cli.cluster.options import BookkeeperRootOption, ClusterOption, SecretFileOption
 from penstock.app.cli.cluster.session import run, with_cluster
 from penstock.app.cli.cluster.state_words import print_damaged, print_status, status_json
 from penstock.app.cli.common.options import REASON, TIER2, WAIT, DryRunOption, EndpointOption, InsecureOption, YesOption
@@ -49,7 +49,7 @@ def init(
             help="Number of parts that move between machines. It cannot be changed later.",
         ),
     ] = 16,
-    ledgers: LedgersOption = "/ledgers",
+    bookkeeper_root: BookkeeperRootOption = "/ledgers",
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -68,7 +68,9 @@ def init(
     from penstock.storage.machine.rng import RealRng
 
     address = parse_cluster_address(cluster)
-    plan = ClusterPlan(tier2=tier2, endpoint=s3_endpoint, containers=containers, ledgers=ledgers, insecure=insecure)
+    plan = ClusterPlan(
+        tier2=tier2, endpoint=s3_endpoint, containers=containers, ledgers=bookkeeper_root, insecure=insecure
+    )
 
     async def work() -> Initialised:
         async with ThreadOffload(threads=2) as offload:
@@ -130,7 +132,7 @@ def drain(
     """
     import sys
 
-    from penstock.app.cluster.operations.wishes import until_drained, wish_drained
+    from penstock.app.cluster.operations.requests import request_drained, until_drained
     from penstock.storage.machine.clock import RealClock
 
     with ProgressLine(quiet=json) as line:
@@ -143,9 +145,9 @@ def drain(
             print(f"{store} cannot be emptied now: {reason}", file=sys.stderr)
 
         async def work(session: Coordination) -> None:
-            await wish_drained(session, store, drained=True)
+            await request_drained(session, store, drained=True)
             if wait:
-                await until_drained(session, store, show, clock=RealClock(), stuck=explain)
+                await until_drained(session, store, show, clock=RealClock(), blocked=explain)
 
         with_cluster(cluster, work)
     say(f"{store} is empty" if wait else f"{store} is being emptied", as_json=json, store=store, empty=wait)
@@ -158,50 +160,54 @@ def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = Fal
     \b
     penstock cluster undrain store-2 --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.operations.wishes import wish_drained
+    from penstock.app.cluster.operations.requests import request_drained
 
-    changed = with_cluster(cluster, lambda session: wish_drained(session, store, drained=False))
+    changed = with_cluster(cluster, lambda session: request_drained(session, store, drained=False))
     say(f"{store} gets containers again" if changed else f"{store} was not drained", as_json=json, store=store)
 
 
 @app.command()
 def move(
     container: ContainerArgument,
-    store: Annotated[
-        str | None, typer.Argument(metavar="STORE", help="Store that it moves to.", show_default=False)
-    ] = None,
-    *,
+    store: StoreArgument,
     cluster: ClusterOption,
-    unpin: Annotated[bool, typer.Option("--unpin", help="Remove the pin instead: any store may own it again.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then serves it.")] = True,
     json: JsonOption = False,
 ) -> None:
-    """Move a container to a store, and keep it there until --unpin. Prints how long no store served it.
+    """Move a container to a store, and pin it there until `penstock cluster unpin`. Prints how long no store served it.
 
     If the store is lost, another one serves the container until it is back.
 
     \b
     penstock cluster move 7 store-2 --cluster zk://zk1:2181/penstock/shop
-    penstock cluster move 7 --unpin --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.operations.wishes import until_moved, wish_pinned
+    from penstock.app.cluster.operations.requests import request_pinned, until_moved
 
-    if (store is None) != unpin:
-        raise typer.BadParameter("give either a store or --unpin")
     with ProgressLine(quiet=json) as line:
 
         async def work(session: Coordination) -> float | None:
-            await wish_pinned(session, container, store)
-            return await until_moved(session, container, store, line.show) if wait and store is not None else None
+            await request_pinned(session, container, store)
+            return await until_moved(session, container, store, line.show) if wait else None
 
-        away_s = with_cluster(cluster, work)
-    if store is None:
-        text = f"container {container} is no longer pinned"
-    elif away_s is None:
-        text = f"container {container} will move to {store}"
-    else:
-        text = f"container {container} is served by {store}; it was away for {away_s:.1f} s"
-    say(text, as_json=json, container=container, store=store, away_s=away_s)
+        unserved_s = with_cluster(cluster, work)
+    text = f"container {container} will move to {store}"
+    if unserved_s is not None:
+        text = f"container {container} is served by {store}; no store served it for {unserved_s:.1f} s"
+    say(text, as_json=json, container=container, store=store, unserved_s=unserved_s)
+
+
+@app.command()
+def unpin(container: ContainerArgument, cluster: ClusterOption, json: JsonOption = False) -> None:
+    """Remove the pin of a container: any store may own it again.
+
+    \b
+    penstock cluster unpin 7 --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cluster.operations.requests import request_pinned
+
+    changed = with_cluster(cluster, lambda session: request_pinned(session, container, None))
+    text = f"container {container} is no longer pinned" if changed else f"container {container} was not pinned"
+    say(text, as_json=json, container=container)
 
 
 @app.command()
@@ -224,7 +230,7 @@ def disable(
     penstock cluster disable 7 --reason "repair of its record" --cluster zk://zk1:2181/penstock/shop
     """
     from penstock.app.cli.common.loss import Loss, confirm
-    from penstock.app.cluster.operations.wishes import until_closed, wish_disabled
+    from penstock.app.cluster.operations.requests import request_disabled, until_closed
 
     facts = {
         "clients": "cannot write or read its segments; calls fail with the reason",
@@ -236,7 +242,7 @@ def disable(
     with ProgressLine(quiet=json) as line:
 
         async def work(session: Coordination) -> None:
-            await wish_disabled(session, container, reason)
+            await request_disabled(session, container, reason)
             if wait:
                 await until_closed(session, container, lambda store: line.show(f"{store} closes container {container}"))
 
@@ -254,9 +260,9 @@ def enable(container: ContainerArgument, cluster: ClusterOption, json: JsonOptio
     \b
     penstock cluster enable 7 --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.operations.wishes import wish_disabled
+    from penstock.app.cluster.operations.requests import request_disabled
 
-    changed = with_cluster(cluster, lambda session: wish_disabled(session, container, None))
+    changed = with_cluster(cluster, lambda session: request_disabled(session, container, None))
     text = f"container {container} may be opened again" if changed else f"container {container} was not disabled"
     say(text, as_json=json, container=container)
 

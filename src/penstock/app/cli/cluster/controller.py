@@ -11,11 +11,11 @@ import typer
 
 from penstock.app.cli.cluster.options import (
     ClusterOption,
-    LinksCaOption,
-    LinksCertOption,
-    LinksKeyOption,
     NameOption,
     SecretFileOption,
+    StoreCaOption,
+    StoreCertOption,
+    StoreKeyOption,
     links_tls_settings,
 )
 from penstock.app.cli.common.options import DATA, InsecureOption
@@ -86,9 +86,9 @@ def controller(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tls_client_auth: TlsClientAuthOption = "required",
-    links_ca: LinksCaOption = None,
-    links_cert: LinksCertOption = None,
-    links_key: LinksKeyOption = None,
+    store_ca: StoreCaOption = None,
+    store_cert: StoreCertOption = None,
+    store_key: StoreKeyOption = None,
     auth: AuthOption = False,
     auth_config: AuthConfigOption = None,
     insecure: InsecureOption = False,
@@ -118,7 +118,7 @@ def controller(
         access=access_settings(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
-    links_tls = links_tls_settings(serving.tls, links_ca, links_cert, links_key)
+    links_tls = links_tls_settings(serving.tls, store_ca, store_cert, store_key)
     _run(cluster, name, secret_file, serving, links_tls, json=json)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.cluster.options import ClusterOption, LedgersOption
+from penstock.app.cli.cluster.options import BookkeeperRootOption, ClusterOption
 from penstock.app.cli.cluster.session import run
 from penstock.app.cli.common.options import REASON, TIER2, EndpointOption, InsecureOption, YesOption
 from penstock.app.cli.common.output import print_json
@@ -30,7 +30,7 @@ def doctor(
         str | None, typer.Option("--tier2", metavar="PLACE", help=f"{TIER2} For --rebuild.", show_default=False)
     ] = None,
     s3_endpoint: EndpointOption = None,
-    ledgers: LedgersOption = "/ledgers",
+    bookkeeper_root: BookkeeperRootOption = "/ledgers",
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -58,7 +58,15 @@ def doctor(
         raise typer.BadParameter("--rebuild and --tier2 belong together")
     if tier2 is not None:
         _rebuild(
-            cluster, tier2, s3_endpoint, ledgers, reason, insecure=insecure, accept=accept_loss, yes=yes, json=json
+            cluster,
+            tier2,
+            s3_endpoint,
+            bookkeeper_root,
+            reason,
+            insecure=insecure,
+            accept=accept_loss,
+            yes=yes,
+            json=json,
         )
         return
     found = _diagnose(cluster, insecure)
@@ -128,16 +136,16 @@ def _rebuild(
 
     report = run(work)
     if json:
-        print_json({**asdict(report), "whole": report.is_whole})
+        print_json({**asdict(report), "complete": report.is_complete})
     else:
         print("\n".join(_lines(report)))
-    if not report.is_whole and not report.applied:
+    if not report.is_complete and not report.applied:
         raise typer.Exit(DAMAGE_STATUS)
 
 
 def _lines(report: RebuildReport) -> Sequence[str]:
     lines = [_line(one) for one in report.containers]
-    if not report.applied and report.is_whole:
+    if not report.applied and report.is_complete:
         return ["nothing is missing, so nothing was changed"]
     if not report.applied:
         return [*lines, "nothing was changed. To continue without what is lost: --accept-loss"]

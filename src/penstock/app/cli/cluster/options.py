@@ -32,28 +32,30 @@ SecretFileOption = Annotated[
         show_default=False,
     ),
 ]
-LedgersOption = Annotated[str, typer.Option("--ledgers", metavar="PATH", help="Root of BookKeeper in ZooKeeper.")]
-LinksCaOption = Annotated[
+BookkeeperRootOption = Annotated[
+    str, typer.Option("--bookkeeper-root", metavar="PATH", help="Root of BookKeeper in ZooKeeper.")
+]
+StoreCaOption = Annotated[
     Path | None,
     typer.Option(
-        "--links-ca",
+        "--store-ca",
         metavar="FILE",
         help="CAs of the stores' certificates, in PEM, instead of the system's. With --tls-cert, links to stores use TLS.",
         show_default=False,
     ),
 ]
-LinksCertOption = Annotated[
+StoreCertOption = Annotated[
     Path | None,
     typer.Option(
-        "--links-cert",
+        "--store-cert",
         metavar="FILE",
         help="Certificate to show to stores that have --tls-client-ca, in PEM, instead of --tls-cert.",
         show_default=False,
     ),
 ]
-LinksKeyOption = Annotated[
+StoreKeyOption = Annotated[
     Path | None,
-    typer.Option("--links-key", metavar="FILE", help="Private key of --links-cert, in PEM.", show_default=False),
+    typer.Option("--store-key", metavar="FILE", help="Private key of --store-cert, in PEM.", show_default=False),
 ]
 
 
@@ -72,5 +74,5 @@ def links_tls_settings(
     if cert is None and key is None:
         return ClientTls(ca=ca, certificate=ports.certificate, key=ports.key)
     if cert is None or key is None:
-        raise InvalidArgumentError("--links-cert and --links-key belong together; give both")
+        raise InvalidArgumentError("--store-cert and --store-key belong together; give both")
     return ClientTls(ca=ca, certificate=cert, key=key)

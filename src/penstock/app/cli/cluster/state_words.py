@@ -102,7 +102,7 @@ def _notes(found: ClusterState) -> Sequence[str]:
     for store in found.stores:
         lines += [
             f"store {store.name} cannot be emptied: {reason} ({container_names(numbers)})"
-            for reason, numbers in store.stuck.items()
+            for reason, numbers in store.blocked.items()
         ]
     lines += [
         f"not served: {container_names(numbers)}: {reason}"
@@ -146,7 +146,7 @@ def _leader_of(found: ClusterState) -> str:
 def _state_of(store: StoreState) -> str:
     words = ["up" if store.entry is not None else "away"]
     words += ["drained"] if store.drained else []
-    words += ["lost too often, gets no containers"] if store.flaps else []
+    words += ["lost too often, gets no containers"] if store.flapping else []
     return ", ".join(words)
 
 

@@ -11,11 +11,11 @@ import typer
 
 from penstock.app.cli.cluster.options import (
     ClusterOption,
-    LinksCaOption,
-    LinksCertOption,
-    LinksKeyOption,
     NameOption,
     SecretFileOption,
+    StoreCaOption,
+    StoreCertOption,
+    StoreKeyOption,
     links_tls_settings,
 )
 from penstock.app.cli.common.options import DATA, InsecureOption
@@ -64,9 +64,9 @@ def store(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tls_client_auth: TlsClientAuthOption = "required",
-    links_ca: LinksCaOption = None,
-    links_cert: LinksCertOption = None,
-    links_key: LinksKeyOption = None,
+    store_ca: StoreCaOption = None,
+    store_cert: StoreCertOption = None,
+    store_key: StoreKeyOption = None,
     auth: AuthOption = False,
     insecure: InsecureOption = False,
     json: JsonOption = False,
@@ -98,7 +98,7 @@ def store(
         name=name,
         secret_file=secret_file,
         links_port=links_port,
-        links_tls=links_tls_settings(serving.tls, links_ca, links_cert, links_key),
+        links_tls=links_tls_settings(serving.tls, store_ca, store_cert, store_key),
         serving=serving,
     )
     run_store(settings, ready=_ready_json if json else _ready_text)

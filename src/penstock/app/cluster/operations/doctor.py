@@ -142,9 +142,9 @@ def _state_findings(state: ClusterState) -> list[Finding]:
                 action="start another store, or undrain one",
                 wrong=False,
             )
-            for reason, numbers in store.stuck.items()
+            for reason, numbers in store.blocked.items()
         ]
-        if store.flaps:
+        if store.flapping:
             problem = "it was lost three times in ten minutes, so it gets no containers for now"
             found.append(Finding(subject=f"store {store.name}", problem=problem, action="see its log for the cause"))
     return found + _container_findings(state)

@@ -14,10 +14,10 @@ from penstock.codec.store.cluster_nodes import (
     FailedOpening,
     Features,
     HeldContainer,
+    Requests,
     SecretDigests,
     StoreEntry,
     Term,
-    Wishes,
     decode_node,
 )
 from penstock.codec.store.container_record import ContainerRecord, decode_record
@@ -46,7 +46,7 @@ _N = TypeVar(
     SecretDigests,
     StoreEntry,
     Term,
-    Wishes,
+    Requests,
 )
 
 

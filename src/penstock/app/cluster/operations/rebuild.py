@@ -21,18 +21,18 @@ from penstock.codec.store.cluster_nodes import (
     CONTAINERS,
     CONTROLLERS,
     FEATURES,
-    HELD,
+    HOLDERS,
     INCARNATIONS,
+    REQUESTS,
     RESTORED,
     STORES,
     TERM,
-    WISHES,
     Assignment,
     ClusterConfig,
     Features,
+    Requests,
     Restored,
     Term,
-    Wishes,
     decode_node,
     encode_node,
 )
@@ -95,7 +95,7 @@ class RebuiltContainer:
     missing_chunks: int = 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.state in ("new", "complete")
 
 
@@ -108,8 +108,8 @@ class RebuildReport:
     applied: bool
 
     @property
-    def is_whole(self) -> bool:
-        return all(one.is_whole for one in self.containers)
+    def is_complete(self) -> bool:
+        return all(one.is_complete for one in self.containers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ async def rebuild_nodes(
     records = {number: await reader.record(number) for number in range(config.containers)}
     missing = [number for number, record in records.items() if record is None]
     # What is damaged is noted.
-    await reader.needed(WISHES, Wishes)
+    await reader.needed(REQUESTS, Requests)
     await reader.needed(ASSIGNMENT, Assignment)
     await reader.needed(TERM, Term)
     if not missing and not reader.damaged:
@@ -156,18 +156,18 @@ async def rebuild_nodes(
     facts = await ledger_facts(sources.inspection.nodes, besides=set())
     found = {number: await _Container(number, config, sources, facts, clock, rng).rebuild(False) for number in missing}
     report = RebuildReport(cluster=config.cluster, containers=[one for _, one in found.values()], applied=False)
-    if not report.is_whole:
+    if not report.is_complete:
         _refuse_unlabelled(facts)
         if not accept_loss:
             return report
         # Only now: a snapshot of what is left replaces what was published. If another container refused the rebuild then,
         # the log that seems to be lost would be of no use any more, wherever it is found.
-        for number in [number for number, (_, one) in found.items() if not one.is_whole]:
+        for number in [number for number, (_, one) in found.items() if not one.is_complete]:
             found[number] = await _Container(number, config, sources, facts, clock, rng).rebuild(True)
         report = replace(report, containers=[one for _, one in found.values()])
     records |= {number: record for number, (record, _) in found.items()}
     config = replace(config, incarnation=str(rng.uuid()))
-    lost = None if report.is_whole else Restored(jump=_JUMP_MIN + rng.randrange(_JUMP_SPAN), reason=reason)
+    lost = None if report.is_complete else Restored(jump=_JUMP_MIN + rng.randrange(_JUMP_SPAN), reason=reason)
     complete = [record for record in records.values() if record is not None]
     changes = await _changes(coordination, config, complete, missing, term=clock.now_ms() // 1000, restored=lost)
     await _refuse_running(coordination)
@@ -176,7 +176,7 @@ async def rebuild_nodes(
 
 
 async def _refuse_running(coordination: Coordination) -> None:
-    for folder in (STORES, CONTROLLERS, HELD):
+    for folder in (STORES, CONTROLLERS, HOLDERS):
         with suppress(NodeNotFoundError):
             names = await coordination.members(folder)
             if names:
@@ -250,7 +250,7 @@ async def _changes(
 
 
 def _is_valid(path: str, data: bytes) -> bool:
-    kinds = {FEATURES: Features, WISHES: Wishes, ASSIGNMENT: Assignment, TERM: Term}
+    kinds = {FEATURES: Features, REQUESTS: Requests, ASSIGNMENT: Assignment, TERM: Term}
     try:
         if path in kinds:
             decode_node(kinds[path], data)

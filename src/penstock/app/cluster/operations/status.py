@@ -16,22 +16,22 @@ from penstock.codec.store.cluster_nodes import (
     CONTROLLERS,
     FAILED,
     FEATURES,
-    HELD,
+    HOLDERS,
     LEADER,
+    REQUESTS,
     SECRET,
     STORES,
     TERM,
-    WISHES,
     Assignment,
     ClusterConfig,
     ControllerEntry,
     FailedOpening,
     Features,
     HeldContainer,
+    Requests,
     SecretDigests,
     StoreEntry,
     Term,
-    Wishes,
     failed_pairs,
     failed_path,
 )
@@ -50,16 +50,16 @@ from penstock.storage.machine.clock import boot_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreState:
-    """``entry``: None if the store is not registered, or its registration is damaged. ``flaps``: it was lost so often that it
-    gets no containers for now. ``holds``: containers that it holds. ``stuck``: if it is drained, why containers cannot leave
-    it now, each reason with the containers."""
+    """``entry``: None if the store is not registered, or its registration is damaged. ``flapping``: it was lost so often that
+    it gets no containers for now. ``holds``: containers that it holds. ``blocked``: if it is drained, why containers cannot
+    leave it now, each reason with the containers."""
 
     name: str
     entry: StoreEntry | None
     drained: bool
-    flaps: bool
+    flapping: bool
     holds: int
-    stuck: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    blocked: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ async def cluster_state(coordination: Coordination, *, now_ms: int, inspect: Ins
 class _Nodes:
     """What was read. ``names``: of the stores that are registered, damaged or not."""
 
-    wishes: Wishes
+    requests: Requests
     assignment: Assignment
     names: Sequence[str]
     stores: Mapping[str, StoreEntry]
@@ -188,7 +188,7 @@ async def _config(coordination: Coordination, reader: NodeReader) -> ClusterConf
 
 
 async def _nodes(reader: NodeReader, config: ClusterConfig | None) -> _Nodes:
-    wishes = await reader.needed(WISHES, Wishes) or Wishes()
+    requests = await reader.needed(REQUESTS, Requests) or Requests()
     assignment = await reader.needed(ASSIGNMENT, Assignment) or Assignment()
     names = await reader.members(STORES)
     stores = {name: await reader.registration(f"{STORES}/{name}", StoreEntry) for name in names}
@@ -197,20 +197,20 @@ async def _nodes(reader: NodeReader, config: ClusterConfig | None) -> _Nodes:
     pairs = sorted(failed_pairs(await reader.members(FAILED, needed=False)))
     failed = [await reader.registration(failed_path(number, store), FailedOpening) for number, store in pairs]
     numbers = range(config.containers) if config is not None else _numbers(await reader.members(CONTAINERS))
-    held = {number: await reader.registration(f"{HELD}/{number}", HeldContainer) for number in numbers}
+    held = {number: await reader.registration(f"{HOLDERS}/{number}", HeldContainer) for number in numbers}
     known_failures = [one for one in failed if one is not None]
     facts = ClusterFacts(
         stores={
-            name: StoreFacts(name=name, draining=name in wishes.drained, losses_ms=assignment.losses_ms.get(name, ()))
+            name: StoreFacts(name=name, draining=name in requests.drained, losses_ms=assignment.losses_ms.get(name, ()))
             for name in names
         },
         controllers=bool(controller_names),
-        choices=Choices(pinned=wishes.pinned, failed=frozenset(pairs), disabled=frozenset(wishes.disabled)),
+        choices=Choices(pinned=requests.pinned, failed=frozenset(pairs), disabled=frozenset(requests.disabled)),
         reasons={(one.container, one.store): one.reason for one in known_failures},
-        disabled=wishes.disabled,
+        disabled=requests.disabled,
     )
     return _Nodes(
-        wishes=wishes,
+        requests=requests,
         assignment=assignment,
         names=names,
         stores={name: one for name, one in stores.items() if one is not None},
@@ -239,21 +239,23 @@ async def _level(reader: NodeReader) -> int | None:
 def _store_states(nodes: _Nodes, now_ms: int) -> Sequence[StoreState]:
     owners = nodes.assignment.owners
     # Containers may still be assigned to a store that has left.
-    names = sorted({*nodes.names, *nodes.wishes.drained, *owners.values(), *(one.store for one in nodes.held.values())})
+    names = sorted(
+        {*nodes.names, *nodes.requests.drained, *owners.values(), *(one.store for one in nodes.held.values())}
+    )
     found = []
     for name in names:
         held = {number for number, one in nodes.held.items() if one.store == name}
         left = held | {number for number, store in owners.items() if store == name}
-        drained = name in nodes.wishes.drained
+        drained = name in nodes.requests.drained
         losses = StoreFacts(name=name, losses_ms=nodes.assignment.losses_ms.get(name, ()))
         found.append(
             StoreState(
                 name=name,
                 entry=nodes.stores.get(name),
                 drained=drained,
-                flaps=flaps(losses, now_ms=now_ms),
+                flapping=flaps(losses, now_ms=now_ms),
                 holds=len(held),
-                stuck=why_not_drained(name, left, facts=nodes.facts, now_ms=now_ms) if drained else {},
+                blocked=why_not_drained(name, left, facts=nodes.facts, now_ms=now_ms) if drained else {},
             )
         )
     return found
@@ -270,8 +272,8 @@ def _container_state(number: int, nodes: _Nodes, log: LogState | None) -> Contai
         assigned=assigned,
         held=held,
         record=nodes.records[number],
-        pinned=nodes.wishes.pinned.get(number),
-        disabled=nodes.wishes.disabled.get(number),
+        pinned=nodes.requests.pinned.get(number),
+        disabled=nodes.requests.disabled.get(number),
         failed=[one for one in nodes.failed if one.container == number],
         unserved=unserved,
         log=log,

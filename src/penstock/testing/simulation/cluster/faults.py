@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.codec.store.cluster_nodes import WISHES, Wishes, encode_node
+from penstock.codec.store.cluster_nodes import REQUESTS, Requests, encode_node
 from penstock.storage.memory.memory_coordination import Entry
 from penstock.testing.bookkeeper.bookies import SimBookie
 from penstock.testing.simulation.cluster.controllers import Controllers
@@ -71,7 +71,7 @@ class Faults:
             _revive(bookie)
         world.coordinator.loss, world.tier.slow_s, world.tier.loss = 0.0, 0.0, 0.0
         self._controllers.heal()
-        self._wish(())
+        self._request(())
 
     def _machine(self) -> Machine:
         return self._rng.choice(self._machines)
@@ -116,13 +116,13 @@ class Faults:
 
     def _drain(self) -> None:
         chosen = [one.name for one in self._machines if self._rng.random() < 0.35]
-        self._wish(tuple(chosen[:2]))
+        self._request(tuple(chosen[:2]))
 
-    def _wish(self, drained: tuple[str, ...]) -> None:
+    def _request(self, drained: tuple[str, ...]) -> None:
         coordinator = self._world.coordinator
-        node = coordinator.tree[WISHES].node
-        changed = replace(node, data=encode_node(Wishes(drained=drained)), version=node.version + 1)
-        coordinator.commit({**coordinator.tree, WISHES: Entry(changed)})
+        node = coordinator.tree[REQUESTS].node
+        changed = replace(node, data=encode_node(Requests(drained=drained)), version=node.version + 1)
+        coordinator.commit({**coordinator.tree, REQUESTS: Entry(changed)})
 
     # --- controllers
 

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
     TERM,
-    WISHES,
     Assignment,
+    Requests,
     Term,
-    Wishes,
     encode_node,
 )
 from penstock.model.errors import PenstockError
@@ -119,7 +119,7 @@ class ClusterRun:
         self.loop = loop
         self.history = History(loop.time, loop.note)
         self.world = SharedWorld(loop, path, self.history)
-        nodes = {STORES: b"", HELD: b"", WISHES: encode_node(Wishes()), ASSIGNMENT: encode_node(Assignment())}
+        nodes = {STORES: b"", HOLDERS: b"", REQUESTS: encode_node(Requests()), ASSIGNMENT: encode_node(Assignment())}
         nodes[TERM] = encode_node(Term(term=1, controller="none"))
         self.world.coordinator.commit({path: Entry(Node(data=data, version=0)) for path, data in nodes.items()})
         self.machines = [Machine(self.world, name) for name in _STORES]

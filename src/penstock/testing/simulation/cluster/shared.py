@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from penstock.app import tier2
 from penstock.app.cluster.address import ClusterAddress
-from penstock.codec.store.cluster_nodes import CONTAINERS, HELD, ClusterConfig, HeldContainer, decode_node
+from penstock.codec.store.cluster_nodes import CONTAINERS, HOLDERS, ClusterConfig, HeldContainer, decode_node
 from penstock.codec.store.container_record import ContainerRecord, decode_record, encode_record
 from penstock.ports.durable_log import LogAddress
 from penstock.segmentstore.store import SegmentStore
@@ -83,9 +83,9 @@ class SharedWorld:
     def held(self) -> Mapping[int, HeldContainer]:
         """The registrations of containers."""
         return {
-            int(path.removeprefix(f"{HELD}/")): decode_node(HeldContainer, entry.node.data)
+            int(path.removeprefix(f"{HOLDERS}/")): decode_node(HeldContainer, entry.node.data)
             for path, entry in self.coordinator.tree.items()
-            if path.startswith(f"{HELD}/")
+            if path.startswith(f"{HOLDERS}/")
         }
 
     def serves(self, number: int, store: SegmentStore) -> None:

@@ -14,13 +14,13 @@ from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONTROLLERS,
     FAILED,
-    HELD,
+    HOLDERS,
+    REQUESTS,
     STORES,
-    WISHES,
     Assignment,
     FailedOpening,
     HeldContainer,
-    Wishes,
+    Requests,
     decode_node,
     encode_node,
     failed_path,
@@ -36,32 +36,32 @@ from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 
 _ATTEMPTS: Final = 16
-"""How often a change is repeated because others changed the wishes; operators are few."""
+"""How often a change is repeated because others changed the requests; operators are few."""
 REASON_CHARS_MAX: Final = 200
 """Of a disabled container: all of them share one node of the coordinator."""
 
 
-async def wish_pinned(coordination: Coordination, container: int, store: str | None) -> bool:
+async def request_pinned(coordination: Coordination, container: int, store: str | None) -> bool:
     """Note that the container should be in this store, and stay there; None: it may be anywhere again. Returns whether this
     changed anything.
 
     Raises InvalidArgumentError (no such container), NotFoundError (no store of this name is registered), ConflictError
-    (the store is drained), NodeChangedError (others keep changing the wishes).
+    (the store is drained), NodeChangedError (others keep changing the requests).
     """
     await _check_container(coordination, container)
 
-    async def change(wishes: Wishes) -> Wishes:
-        pinned = {number: name for number, name in wishes.pinned.items() if number != container}
+    async def change(requests: Requests) -> Requests:
+        pinned = {number: name for number, name in requests.pinned.items() if number != container}
         if store is None:
-            return replace(wishes, pinned=pinned)
+            return replace(requests, pinned=pinned)
         registered = await coordination.members(STORES)
         if store not in registered:
             raise NotFoundError("the cluster has no store of this name", store=store, stores=", ".join(registered))
-        if store in wishes.drained:
+        if store in requests.drained:
             raise ConflictError("the store is drained; undrain it first", store=store)
-        return replace(wishes, pinned={**pinned, container: store})
+        return replace(requests, pinned={**pinned, container: store})
 
-    return await _change_wishes(coordination, change)
+    return await _change_requests(coordination, change)
 
 
 async def until_moved(coordination: Coordination, container: int, store: str, progress: Callable[[str], None]) -> float:
@@ -69,9 +69,9 @@ async def until_moved(coordination: Coordination, container: int, store: str, pr
     gets what happens, whenever it changes. Raises NotFoundError (the container is no longer pinned to the store, or the store
     is lost), ConflictError (the store is drained, or could not open the container)."""
     loop = asyncio.get_running_loop()
-    wake, away_s, away_since = asyncio.Event(), 0.0, None
+    wake, unserved_s, unserved_since = asyncio.Event(), 0.0, None
     watching = asyncio.ensure_future(
-        wake_on_changes(coordination, (WISHES, STORES, FAILED, f"{HELD}/{container}"), wake)
+        wake_on_changes(coordination, (REQUESTS, STORES, FAILED, f"{HOLDERS}/{container}"), wake)
     )
     last = ""
     try:
@@ -80,12 +80,12 @@ async def until_moved(coordination: Coordination, container: int, store: str, pr
             await _check_pinned(coordination, container, store)
             held = await _holder(coordination, container)
             is_served = held is not None and held.serving
-            if away_since is not None and is_served:
-                away_s, away_since = away_s + loop.time() - away_since, None
-            elif away_since is None and not is_served:
-                away_since = loop.time()
+            if unserved_since is not None and is_served:
+                unserved_s, unserved_since = unserved_s + loop.time() - unserved_since, None
+            elif unserved_since is None and not is_served:
+                unserved_since = loop.time()
             if held is not None and is_served and held.store == store:
-                return away_s
+                return unserved_s
             state = "nobody" if held is None else f"{held.store}, which {'serves' if held.serving else 'opens'} it"
             if state != last:
                 progress(f"container {container} is held by {state}")
@@ -98,12 +98,12 @@ async def until_moved(coordination: Coordination, container: int, store: str, pr
 
 async def _check_pinned(coordination: Coordination, container: int, store: str) -> None:
     """Raises NotFoundError or ConflictError if the store will not get the container now. The pin stays."""
-    wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
-    if wishes.pinned.get(container) != store:
+    requests = decode_node(Requests, (await coordination.read(REQUESTS)).data)
+    if requests.pinned.get(container) != store:
         raise NotFoundError("the container is no longer pinned to the store", container=container, store=store)
     if store not in await coordination.members(STORES):
         raise NotFoundError("the store is lost; it gets the container once it is back", store=store)
-    if store in wishes.drained:
+    if store in requests.drained:
         raise ConflictError("the store is drained; undrain it to let it have the container", store=store)
     if (container, store) in await failed_openings(coordination):
         try:
@@ -113,35 +113,35 @@ async def _check_pinned(coordination: Coordination, container: int, store: str) 
         raise ConflictError("the store cannot open the container", store=store, reason=failure.reason)
 
 
-async def wish_disabled(coordination: Coordination, container: int, reason: str | None) -> bool:
+async def request_disabled(coordination: Coordination, container: int, reason: str | None) -> bool:
     """Note that no store may open the container, and why; None: stores may. Returns whether this changed anything.
 
     Raises InvalidArgumentError (no such container; the reason is empty or too long), NodeChangedError (others keep
-    changing the wishes).
+    changing the requests).
     """
     await _check_container(coordination, container)
     if reason is not None and not 1 <= len(reason) <= REASON_CHARS_MAX:
         raise InvalidArgumentError("a reason needs 1 to 200 characters", characters=len(reason))
 
-    async def change(wishes: Wishes) -> Wishes:
-        disabled = {number: why for number, why in wishes.disabled.items() if number != container}
-        return replace(wishes, disabled=disabled if reason is None else {**disabled, container: reason})
+    async def change(requests: Requests) -> Requests:
+        disabled = {number: why for number, why in requests.disabled.items() if number != container}
+        return replace(requests, disabled=disabled if reason is None else {**disabled, container: reason})
 
-    return await _change_wishes(coordination, change)
+    return await _change_requests(coordination, change)
 
 
 async def until_closed(coordination: Coordination, container: int, progress: Callable[[str], None]) -> None:
     """Wait until no store holds the disabled container; none can open it then, until it is enabled. ``progress`` gets the
     name of the store that holds it, whenever it changes. Raises NotFoundError: it is enabled again."""
     wake, last = asyncio.Event(), ""
-    watching = asyncio.ensure_future(wake_on_changes(coordination, (WISHES, f"{HELD}/{container}"), wake))
+    watching = asyncio.ensure_future(wake_on_changes(coordination, (REQUESTS, f"{HOLDERS}/{container}"), wake))
     try:
         while True:
             wake.clear()
-            # A store registers before it reads the wishes. So a store that is not seen here will see them.
+            # A store registers before it reads the requests. So a store that is not seen here will see them.
             await coordination.sync()
-            wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
-            if container not in wishes.disabled:
+            requests = decode_node(Requests, (await coordination.read(REQUESTS)).data)
+            if container not in requests.disabled:
                 raise NotFoundError("the container is no longer disabled", container=container)
             held = await _holder(coordination, container)
             if held is None:
@@ -155,39 +155,39 @@ async def until_closed(coordination: Coordination, container: int, progress: Cal
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def wish_drained(coordination: Coordination, store: str, *, drained: bool) -> bool:
+async def request_drained(coordination: Coordination, store: str, *, drained: bool) -> bool:
     """Note that the store should be empty, or not any more. Returns whether this changed anything.
 
     Raises NotFoundError: no store of this name is registered, or owns a container. NodeChangedError: others keep
-    changing the wishes.
+    changing the requests.
     """
 
-    async def change(wishes: Wishes) -> Wishes:
-        if drained and store not in wishes.drained:
+    async def change(requests: Requests) -> Requests:
+        if drained and store not in requests.drained:
             await _check_known(coordination, store)
-        names = {*wishes.drained, store} if drained else set(wishes.drained) - {store}
-        return replace(wishes, drained=tuple(sorted(names)))
+        names = {*requests.drained, store} if drained else set(requests.drained) - {store}
+        return replace(requests, drained=tuple(sorted(names)))
 
-    return await _change_wishes(coordination, change)
+    return await _change_requests(coordination, change)
 
 
-async def _change_wishes(coordination: Coordination, change: Callable[[Wishes], Awaitable[Wishes]]) -> bool:
-    """Replace the wishes by compare-and-set. Returns whether they differ. Raises NodeChangedError, and what ``change``
+async def _change_requests(coordination: Coordination, change: Callable[[Requests], Awaitable[Requests]]) -> bool:
+    """Replace the requests by compare-and-set. Returns whether they differ. Raises NodeChangedError, and what ``change``
     raises."""
     for _ in range(_ATTEMPTS):
         await coordination.sync()
-        node = await coordination.read(WISHES)
-        wishes = decode_node(Wishes, node.data)
-        after = await change(wishes)
-        if after == wishes:
+        node = await coordination.read(REQUESTS)
+        requests = decode_node(Requests, node.data)
+        after = await change(requests)
+        if after == requests:
             return False
         try:
-            await coordination.set(WISHES, encode_node(after), node.version)
+            await coordination.set(REQUESTS, encode_node(after), node.version)
         except NodeChangedError:
             continue
         return True
     raise NodeChangedError(
-        "the requests of operators (node wishes) keep changing; try again", node=WISHES, expected=node.version
+        "the requests of operators (node requests) keep changing; try again", node=REQUESTS, expected=node.version
     )
 
 
@@ -204,14 +204,14 @@ async def until_drained(
     progress: Callable[[int], None],
     *,
     clock: Clock,
-    stuck: Callable[[str], None] = lambda _: None,
+    blocked: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Wait until the store holds no container, and none is assigned to it. ``progress`` gets the number of those that are
-    left, whenever it changes. ``stuck`` gets why some of them cannot leave now, whenever that changes. Raises NotFoundError:
-    the store is no longer drained."""
+    left, whenever it changes. ``blocked`` gets why some of them cannot leave now, whenever that changes. Raises
+    NotFoundError: the store is no longer drained."""
     containers = (await read_config(coordination)).containers
     wake = asyncio.Event()
-    paths = (ASSIGNMENT, WISHES, HELD, STORES, CONTROLLERS)
+    paths = (ASSIGNMENT, REQUESTS, HOLDERS, STORES, CONTROLLERS)
     watching = asyncio.ensure_future(wake_on_changes(coordination, paths, wake))
     last: int | None = None
     last_reason = ""
@@ -224,9 +224,9 @@ async def until_drained(
                 last = left
             if not left:
                 return
-            reason = await _stuck(coordination, store, clock)
+            reason = await _blocked(coordination, store, clock)
             if reason != last_reason and reason:
-                stuck(reason)
+                blocked(reason)
             last_reason = reason
             await first_of(wake, [watching])
     finally:
@@ -234,16 +234,16 @@ async def until_drained(
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def _stuck(coordination: Coordination, store: str, clock: Clock) -> str:
+async def _blocked(coordination: Coordination, store: str, clock: Clock) -> str:
     """Why containers cannot leave the store now; empty: they can."""
     state = await cluster_state(coordination, now_ms=clock.now_ms())
-    reasons = next((one.stuck for one in state.stores if one.name == store), {})
+    reasons = next((one.blocked for one in state.stores if one.name == store), {})
     return "; ".join(f"{reason} (container {', '.join(map(str, numbers))})" for reason, numbers in reasons.items())
 
 
 async def _left(coordination: Coordination, store: str, containers: int) -> int:
-    wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
-    if store not in wishes.drained:
+    requests = decode_node(Requests, (await coordination.read(REQUESTS)).data)
+    if store not in requests.drained:
         raise NotFoundError("the store is no longer drained", store=store)
     assignment = decode_node(Assignment, (await coordination.read(ASSIGNMENT)).data)
     left = {number for number, owner in assignment.owners.items() if owner == store}
@@ -256,7 +256,7 @@ async def _left(coordination: Coordination, store: str, containers: int) -> int:
 
 async def _holder(coordination: Coordination, container: int) -> HeldContainer | None:
     try:
-        return decode_node(HeldContainer, (await coordination.read(f"{HELD}/{container}")).data)
+        return decode_node(HeldContainer, (await coordination.read(f"{HOLDERS}/{container}")).data)
     except NodeNotFoundError:
         return None
 

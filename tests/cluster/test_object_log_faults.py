@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 
 from penstock.app.replicated.object_log import LogObjects, check_conditions
 from penstock.app.tier2 import TierPlace
+from penstock.codec.log_objects import LEDGERS
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -30,7 +31,8 @@ from penstock.storage.object_log.limits import ObjectLogLimits
 from penstock.storage.objects.cloud_objects import BucketObjects
 from penstock.testing import FakeClock, InlineOffload, SeededRng
 from penstock.testing.conformance.durable_log import replayed
-from tests.cluster.object_log_kit import LIMITS, RECORD, WildBucket, WildObjects
+from tests.cluster.object_log_kit import LIMITS, RECORD, WildBucket, WildObjects, open_log
+from tests.cluster.virtual_time import run_virtually
 
 
 class Mount:
@@ -226,3 +228,30 @@ def test_a_trial_names_a_service_without_conditions() -> None:
         assert bucket.objects == {}
 
     asyncio.run(scenario())
+
+
+# --- objects that are deleted by hand
+
+
+def test_a_missing_object_of_an_open_ledger_is_found_before_the_ledger_is_ended() -> None:
+    """What was acknowledged after it would be void for ever, also once the object is restored."""
+
+    async def scenario() -> None:
+        bucket = WildBucket()
+        async with open_log(bucket) as log:
+            await replayed(log)
+            for number in range(20):
+                await log.append([b"%d" % number])
+            bucket.is_away = True  # the server is killed: its close changes nothing
+        bucket.is_away = False
+        missing = sorted(name for name in bucket.objects if name.startswith(LEDGERS))[9]
+        data, kept = bucket.objects.pop(missing), len(bucket.objects)
+        with pytest.raises(CorruptDataError, match="object of a log is missing"):
+            async with open_log(bucket, seed=2):
+                pass
+        assert len(bucket.objects) == kept, "nothing was ended"
+        bucket.put(missing, data)
+        async with open_log(bucket, seed=3) as log:
+            assert [frame for _, frame in await replayed(log)] == [b"%d" % number for number in range(20)]
+
+    run_virtually(scenario())

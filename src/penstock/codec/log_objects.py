@@ -16,7 +16,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION: Final = 1
 MAGIC: Final = b"PsLO"
-HEAD: Final = struct.Struct(">4sB?2xQQQI4x")
+HEAD: Final = struct.Struct(">4sB?2xQQQII")
 """What an object begins with. The checksum of the whole object follows it."""
 HEAD_BYTES: Final = HEAD.size + 4
 DIRECTORY: Final = "log"
@@ -27,13 +27,15 @@ _LENGTH: Final = struct.Struct(">I")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogObject:
     """One object of a ledger. ``first``: the number of its first entry; ``count``: its entries. ``is_end``: the ledger ends
-    before it, and the last entry is ``first`` - 1."""
+    before it, and the last entry is ``first`` - 1. ``settled``: when this one was begun, all objects before that number were
+    acknowledged; 0: unknown."""
 
     ledger: int
     number: int
     first: int
     count: int = 0
     is_end: bool = False
+    settled: int = 0
 
     @property
     def next_entry(self) -> int:
@@ -55,7 +57,7 @@ def parse_object_name(name: str) -> tuple[int, int] | None:
 
 
 def encode_object(head: LogObject, entries: Sequence[bytes] = ()) -> bytes:
-    packed = HEAD.pack(MAGIC, VERSION, head.is_end, head.ledger, head.number, head.first, len(entries))
+    packed = HEAD.pack(MAGIC, VERSION, head.is_end, head.ledger, head.number, head.first, len(entries), head.settled)
     parts = [part for entry in entries for part in (_LENGTH.pack(len(entry)), entry)]
     body = b"".join(parts)
     return b"".join((packed, _LENGTH.pack(crc32c(body, crc32c(packed))), body))
@@ -66,14 +68,14 @@ def decode_head(data: bytes, *, ledger: int, number: int) -> LogObject:
     name = object_name(ledger, number)
     if len(data) < HEAD_BYTES or data[:4] != MAGIC:
         raise CorruptDataError("object is not one of a log", object=name)
-    _, version, is_end, own_ledger, own_number, first, count = HEAD.unpack_from(data)
+    _, version, is_end, own_ledger, own_number, first, count, settled = HEAD.unpack_from(data)
     if version > VERSION:
         raise VersionTooNewError(
             "object of a log was written by a newer version", object=name, version=version, newest_known=VERSION
         )
     if (own_ledger, own_number) != (ledger, number):
         raise CorruptDataError("object of a log has another name than it was written with", object=name)
-    return LogObject(ledger=ledger, number=number, first=first, count=count, is_end=is_end)
+    return LogObject(ledger=ledger, number=number, first=first, count=count, is_end=is_end, settled=settled)
 
 
 def decode_entries(data: bytes, *, ledger: int, number: int) -> Iterator[tuple[int, bytes]]:

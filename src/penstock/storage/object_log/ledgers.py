@@ -94,8 +94,16 @@ class ObjectLedgers:
 
     async def take_over(self, ledger: int) -> LedgerInfo:
         """As the port says."""
-        last, number, is_closed = await self._walk(ledger)
-        return _info(ledger, last if is_closed else await self._end(ledger, number, last))
+        while True:
+            last, number, is_closed = await self._walk(ledger)
+            if is_closed:
+                return _info(ledger, last)
+            if not await self._was_settled(ledger, number):
+                return _info(ledger, await self._end(ledger, number, last))
+            if await self._head(ledger, number) is None:
+                # An end would make void what was acknowledged after it, even if somebody restores the object.
+                raise CorruptDataError("object of a log is missing", object=object_name(ledger, number))
+            # Otherwise its writer lives, and wrote it after it was looked for.
 
     async def read(self, ledger: int, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
         """As the port says."""
@@ -164,6 +172,12 @@ class ObjectLedgers:
                     return last, number, True
                 last, number = found.next_entry - 1, number + 1
         return last, number, False
+
+    async def _was_settled(self, ledger: int, number: int) -> bool:
+        """Whether one of the next objects proves that the object with this number was acknowledged."""
+        ahead = range(number + 1, number + 1 + self._limits.reads)
+        found = await asyncio.gather(*(self._head(ledger, at) for at in ahead))
+        return any(one is not None and one.settled > number for one in found)
 
     async def _ahead(self, read: Callable[[int], Awaitable[_T | None]], number: int) -> AsyncGenerator[_T, None]:
         """What ``read`` returns for this number and those after it, up to the first None; some are read ahead."""

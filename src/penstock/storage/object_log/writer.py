@@ -159,7 +159,13 @@ class ObjectWriter:
             entries.append(self._queue.popleft())
             size_bytes += len(entries[-1].data)
         self._queued_bytes -= size_bytes
-        head = LogObject(ledger=self._ledger, number=self._next_number, first=entries[0].number, count=len(entries))
+        head = LogObject(
+            ledger=self._ledger,
+            number=self._next_number,
+            first=entries[0].number,
+            count=len(entries),
+            settled=self._open_number,
+        )
         write = _Write(head, encode_object(head, [one.data for one in entries]), entries)
         self._next_number += 1
         self._paid_s = max(self._paid_s, loop.time()) + self._limits.interval_s

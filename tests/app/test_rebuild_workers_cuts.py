@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from workers_disk import WORKERS, running
 from workers_history import History, assemble, by_key, events, live, read_all, write
 
@@ -19,8 +17,7 @@ from penstock.app.integrity.rebuild import rebuild
 from penstock.app.integrity.rebuild_report import RebuildReport
 from penstock.model.policies import RetentionPolicy, RetentionType
 
-STEPS = 6
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -92,24 +89,25 @@ async def _check_serves(history: History, steps: Sequence[int], home: Path) -> N
         assert len(await read_all(opened, "s/after")) == 40
 
 
-@pytest.mark.parametrize("step", range(STEPS))
+@pytest.mark.parametrize("step", [0, 2, 4, 5])
 def test_parts_of_one_moment_are_complete(step: int, history: History, tmp_path: Path) -> None:
     asyncio.run(_check(history, [step] * WORKERS, tmp_path))
 
 
-@settings(max_examples=12, deadline=None)
-@given(steps=st.lists(st.integers(0, STEPS - 1), min_size=WORKERS, max_size=WORKERS))
-def test_parts_of_different_moments_open_and_serve(
-    steps: list[int], history: History, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    home = tmp_path_factory.mktemp("cut")
-    try:
-        asyncio.run(_check(history, steps, home))
-    finally:
-        shutil.rmtree(home)
+def combinations() -> Sequence[tuple[int, ...]]:
+    """All ways to take each part from one of four moments, in an order that differs early."""
+    found = list(itertools.product((0, 2, 4, 5), repeat=WORKERS))
+    random.Random(1).shuffle(found)
+    return found
+
+
+# Not by Hypothesis: it would repeat a failure many times to make it smaller, and each repetition is a store.
+@pytest.mark.parametrize("steps", combinations()[:4])
+def test_parts_of_different_moments_open_and_serve(steps: tuple[int, ...], history: History, tmp_path: Path) -> None:
+    asyncio.run(_check(history, steps, tmp_path))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", list(itertools.product((0, 2, 4, 5), repeat=WORKERS)))
+@pytest.mark.parametrize("steps", combinations()[4:])
 def test_parts_of_all_moments_open_and_serve(steps: tuple[int, ...], history: History, tmp_path: Path) -> None:
     asyncio.run(_check(history, steps, tmp_path))

@@ -13,10 +13,12 @@ from workers_disk import WORKERS, running
 from workers_history import by_key, events, read_all, write
 
 from penstock.app.integrity import repair_worker as repairing
+from penstock.app.integrity.doctor import diagnose
 from penstock.app.integrity.repair_worker import repair_worker
 from penstock.app.restored import MARKER
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, PenstockError
 from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.offload import ThreadOffload
 
 TIERED, LOGGED = events("s/a", 1, 200), events("s/a", 2, 60)
 
@@ -224,6 +226,22 @@ def test_an_interrupted_repair_can_be_repeated(
     assert steps >= (2 if keeps_log else 4)
 
 
+def test_a_relative_directory_is_repaired_too(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own(data, 1) / "metadata").rename(own(data, 1) / "x")
+    monkeypatch.chdir(data.parent)
+    assert asyncio.run(repair_worker(Path(data.name), 1)).log_kept
+    assert (own(data, 1) / "metadata").is_dir()
+
+
+def test_the_doctor_advises_to_repair_the_damaged_worker(data: Path) -> None:
+    async def verdict() -> str:
+        async with ThreadOffload() as offload:
+            return (await diagnose(own(data, 1), offload=offload)).verdict
+
+    (own(data, 1) / "metadata").rename(own(data, 1) / "x")
+    assert f"penstock rebuild --data {data} --worker 1" in asyncio.run(verdict())
+
+
 def test_bad_requests_change_nothing(data: Path, tmp_path: Path) -> None:
     def refused(worker: int, match: str, kind: type[PenstockError] = InvalidArgumentError, place: Path = data) -> None:
         before = others(place, -1)
@@ -232,7 +250,7 @@ def test_bad_requests_change_nothing(data: Path, tmp_path: Path) -> None:
         assert others(place, -1) == before
         assert not (place / MARKER).exists()
 
-    refused(3, "no worker of this number")
+    refused(3, "no worker with this number")
     with DataDirectory.open(data):
         refused(1, "data directory", DirectoryInUseError)
     with DataDirectory.open(own(data, 1)):

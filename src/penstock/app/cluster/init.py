@@ -183,8 +183,8 @@ async def _check_file(coordination: Coordination, config: ClusterConfig, secret_
         secret = await offload.run(lambda: read_cluster_secret(secret_file))
     except NotFoundError as error:
         raise NotFoundError(
-            "a cluster exists at this root, and the file with its secret is not here: copy it from the machine of the first"
-            " `penstock cluster init`",
+            "a cluster exists at this root, and the file with its secret is not here: copy it from the machine that created"
+            " the cluster",
             path=str(secret_file),
         ) from error
     await check_secret(coordination, config.cluster, secret_file, secret, offload)

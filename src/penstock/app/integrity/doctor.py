@@ -13,7 +13,7 @@ from penstock.app.integrity.report import advice, affected, stream_of
 from penstock.app.integrity.secrets import LogKey, check_secrets, recorded_keys, sorted_keys
 from penstock.app.integrity.source import holds_something
 from penstock.app.workers.layout import RECORD as RECORD_OF_WORKERS
-from penstock.app.workers.layout import check_workers_there, load_layout, worker_directory
+from penstock.app.workers.layout import check_workers_there, load_layout, worker_directory, worker_of
 from penstock.codec.store import catalogue as catalogue_codec
 from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import SUFFIX
@@ -315,11 +315,20 @@ async def _chunks(
             )
 
 
+def _rebuild_command(data: Path) -> str:
+    """What rebuilds the store in ``data``, or repairs the worker whose directory it is."""
+    worker = worker_of(data)
+    if worker is None:
+        return f"penstock rebuild --source {data} --data NEW"
+    whole, number = worker
+    return f"penstock rebuild --data {whole} --worker {number}"
+
+
 def _verdict(store: Offline, found: Diagnosis) -> str:
     kinds = {item.kind for item in found.damage}
     if found.refusal is not None:
         rebuildable = any(item["batch"] is not None for item in found.facts.get("catalogue") or ())
-        command = f"penstock rebuild --source {store.data} --data NEW"
+        command = _rebuild_command(store.data)
         back = (
             f"what is flushed can be rebuilt from tier 2: {command}"
             if rebuildable

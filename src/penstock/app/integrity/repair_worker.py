@@ -72,7 +72,9 @@ async def repair_worker(
                 data=str(data),
             )
         if worker not in range(layout.workers):
-            raise InvalidArgumentError("the store has no worker of this number", worker=worker, workers=layout.workers)
+            raise InvalidArgumentError(
+                "the store has no worker with this number; numbers begin at 0", worker=worker, workers=layout.workers
+            )
         place, endpoint = await _place(data, worker, tier2, offload=offload, endpoint=endpoint, insecure=insecure)
         source = await stack.enter_async_context(
             open_source(place, offload=offload, endpoint=endpoint, insecure=insecure)
@@ -111,8 +113,8 @@ class _Repair:
         endpoint: str | None,
         offload: ThreadOffload,
     ) -> None:
-        self._data = data
-        self._own = worker_directory(data, worker)
+        self._data = data.absolute()  # A place of tier 2 is absolute, and is compared with it.
+        self._own = worker_directory(self._data, worker)
         self._staging = self._own.with_name(f"{worker}.{_SUFFIX}")
         self._layout = layout
         self._owned = layout.owned(worker)

@@ -17,7 +17,8 @@ ADVICE: Mapping[DamageKind, str] = {
     DamageKind.CHUNK: "reads of these ranges are refused; put the chunk back from a copy of tier 2, or truncate behind it",
     DamageKind.INDEX: "nothing is refused: only tools read sidecars; a rebuild goes by the catalogue",
     DamageKind.ROW: "stop the store; if it cannot serve what you need: penstock rebuild --source DIR --data NEW",
-    DamageKind.PAGE: "stop the store and rebuild it from tier 2: penstock rebuild --source DIR --data NEW",
+    DamageKind.PAGE: "stop the store and rebuild it from tier 2: penstock rebuild --source DIR --data NEW. Of several "
+    "workers, repair only this one: penstock rebuild --data DIR --worker N",
     DamageKind.LOG: "keep the directory as it is: a store does not start on it. What is flushed comes back with: "
     "penstock rebuild --source DIR --data NEW",
     DamageKind.CATALOGUE: "the store serves all it has; stop it, move catalogue/ out of tier 2, and its next start writes "

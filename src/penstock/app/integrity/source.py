@@ -88,7 +88,7 @@ def _hold(place: str) -> DataDirectory | None:
             first=str(worker_directory(path, 0)),
         )
     try:
-        refuse_replicated(path, what="work on the stopped store")
+        refuse_replicated(path, what="a command on the stopped store")
     except PenstockError:
         held.close()
         raise

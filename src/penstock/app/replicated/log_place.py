@@ -106,9 +106,12 @@ def check_log_choice(data: Path, log_url: str | None) -> None:
         return
     if (mark.url == TIER2_LOG) == (log_url == TIER2_LOG) and log_url is not None:
         return
-    how = "--ack tier2" if mark.url == TIER2_LOG else "--log and the log's address"
+    if mark.url == TIER2_LOG:
+        how = 'start it with `--ack tier2`, or open it with ack="tier2"'
+    else:
+        how = "serve it with `penstock standalone --log` and the log's address, and connect to that"
     raise InvalidArgumentError(
-        f"the log of this store is {_where(mark)}: serve it with `penstock standalone {how}`, and connect to that",
+        f"the log of this store is {_where(mark)}: {how}",
         data=str(data),
         log=mark.url,
     )

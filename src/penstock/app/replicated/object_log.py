@@ -68,7 +68,7 @@ async def open_log_objects(
     tier = await locate_tier(settings, files, offload=offload)
     if tier.place is None:
         raise InvalidArgumentError(
-            "acknowledging after tier 2 needs a tier 2 outside the data directory: give --tier2",
+            "--ack tier2 needs a tier 2 outside the data directory: give --tier2 a bucket or a directory",
             data=str(settings.data),
         )
     async with AsyncExitStack() as stack:

@@ -39,6 +39,14 @@ def worker_directory(data: Path, worker: int) -> Path:
     return data / _WORKERS / str(worker)
 
 
+def worker_of(own: Path) -> tuple[Path, int] | None:
+    """The data directory of the store, and the number of the worker whose directory ``own`` is. None: it is no worker's."""
+    whole = own.parent.parent
+    if own.parent.name != _WORKERS or not own.name.isdecimal() or not (whole / RECORD).exists():
+        return None
+    return whole, int(own.name)
+
+
 def check_workers_there(data: Path, workers: Iterable[int]) -> None:
     """Refuse a store if a worker's directory is not complete: an unmounted disk looks like an empty directory.
 

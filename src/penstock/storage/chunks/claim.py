@@ -121,8 +121,8 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
     if record is None:
         if mark is not None or owners:
             raise InvalidArgumentError(
-                "tier 2 belongs to another store; name an unused prefix. A store with its log on BookKeeper or in tier 2 is"
-                " continued here with --take-over",
+                "tier 2 belongs to another store. For a new store, name an unused prefix or directory. To continue a store"
+                " whose log is on BookKeeper or in tier 2, use --take-over",
                 tier2=place,
                 store=mark,
             )

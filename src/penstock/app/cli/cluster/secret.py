@@ -55,7 +55,7 @@ def finish(
         cluster,
         lambda session, offload: finish_change(session, secret_file, insecure=insecure, offload=offload, rng=RealRng()),
     )
-    text = "the cluster accepts only the new secret" if changed else "the secret was not being changed"
+    text = "the cluster accepts only the new secret" if changed else "no change of the secret is under way"
     say(text, as_json=json, changed=changed, secret_file=str(secret_file))
 
 
@@ -65,7 +65,8 @@ def record(
 ) -> None:
     """Record the secret of a cluster that an earlier version created, so that processes with another one are refused.
 
-    Run it on a machine whose processes run. Refused if FILE does not decrypt the keys of the cluster in tier 2.
+    Run it on a machine whose store or controller is running. Refused if FILE does not decrypt the keys of the cluster in
+    tier 2.
 
     \b
     penstock cluster secret record --cluster zk://zk1:2181/penstock/shop --secret-file cluster.secret
@@ -77,7 +78,7 @@ def record(
         cluster,
         lambda session, offload: record_secret(session, secret_file, insecure=insecure, offload=offload, rng=RealRng()),
     )
-    text = "the secret is recorded" if changed else "this secret was recorded before"
+    text = "the secret is recorded" if changed else "this secret was already recorded; nothing was changed"
     say(text, as_json=json, changed=changed, secret_file=str(secret_file))
 
 

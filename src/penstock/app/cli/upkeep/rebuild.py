@@ -118,7 +118,7 @@ def _so_far_line(so_far: Mapping[str, int]) -> str:
 
 
 def _lost_line(item: Mapping[str, Any]) -> str:
-    back = f"; {item['writers_set_back']} writers set back" if item["writers_set_back"] else ""
+    back = f"; {counted(item['writers_set_back'], 'writer')} set back" if item["writers_set_back"] else ""
     lost = f"{format_size(item['bytes'])}, {counted(item['events'], 'event')}"
     return f"  {item['segment']} from offset {item['start']} on: {lost}{back}"
 

@@ -91,7 +91,7 @@ AckWaitOption = Annotated[
     typer.Option(
         "--ack-wait",
         metavar="DURATION",
-        help=f"With --ack tier2 in a bucket: how long small appends collect at most, to share an object. {DURATIONS}",
+        help=f"With --ack tier2 in a bucket: the longest time that small appends wait to share an object. {DURATIONS}",
     ),
 ]
 TakeOverOption = Annotated[

@@ -234,7 +234,7 @@ def test_a_trial_names_a_service_without_conditions() -> None:
 
 
 def test_a_missing_object_of_an_open_ledger_is_found_before_the_ledger_is_ended() -> None:
-    """What was acknowledged after it would be void for ever, also once the object is restored."""
+    """What was acknowledged after it would be void forever, even once the object is restored."""
 
     async def scenario() -> None:
         bucket = WildBucket()

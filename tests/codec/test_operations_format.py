@@ -173,7 +173,8 @@ def appends_and_changes(draw) -> list[codec.Operation]:
                 draw(st.sampled_from([codec.SealOperation(uid=uid), codec.TruncateOperation(uid=uid, offset=1)]))
             )
             continue
-        data = memoryview(draw(st.binary(max_size=5)))
+        size = draw(st.sampled_from([0, 1, 5, 5, frames.RUN_BYTES - 8, frames.RUN_BYTES]))
+        data = memoryview(bytes([len(found)]) * size)
         lengths[uid] += draw(st.sampled_from([0, 0, 0, 1]))
         found.append(
             codec.AppendOperation(
@@ -202,16 +203,30 @@ def by_segment(items) -> list[object]:
 
 def one_by_one(run: frames.AppendRun) -> list[codec.AppendOperation]:
     offset, found = run.offset, []
-    for data, events, writer, number in run.items:
+    for (_, uid, at, writer, number, events, _), data in zip(run.heads, run.parts, strict=True):
+        assert (uid, at) == (run.uid, offset)
         found.append(
             codec.AppendOperation(
-                uid=run.uid, offset=offset, writer=writer, event_number=number, event_count=events, data=data
+                uid=uid,
+                offset=at,
+                writer=int.from_bytes(writer, "big"),
+                event_number=number,
+                event_count=events,
+                data=data,
             )
         )
         offset += len(data)
     assert offset == run.end
-    assert run.event_count == sum(events for _, events, _, _ in run.items)
-    assert run.last == {writer: number for _, _, writer, number in run.items}
+    assert run.data == b"".join(run.parts)
+    assert run.event_count == sum(item.event_count for item in found)
+    assert run.last_numbers() == {item.writer: item.event_number for item in found}
+    for item in reversed(found):
+        first = next(other for other in found if other.writer == item.writer)
+        assert run.number_before(item.writer) == first.event_number - first.event_count
+    assert [(one.offset, one.end, one.parts) for one in run.appends()] == [
+        (item.offset, item.offset + len(item.data), [item.data]) for item in found
+    ]
+    assert len(found) == 1 or run.end - run.offset <= frames.RUN_BYTES
     return found
 
 

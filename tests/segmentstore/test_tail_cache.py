@@ -1,50 +1,57 @@
-"""A run of appends leaves in the tail cache what its appends leave one by one."""
+"""Recovery puts whole runs into the tail cache, and they leave there what their appends leave one by one."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.store.operation_frames import AppendRun
+from penstock.codec.store.operation_frames import RUN_BYTES, AppendRun, decode_runs, encode_frame
+from penstock.codec.store.operations import AppendOperation
 from penstock.segmentstore.tiering import tail_cache
 from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 
-SIZES = st.sampled_from([0, 1, 100, 511, 700, 5000, tail_cache.LARGE_BYTES - 1, tail_cache.LARGE_BYTES, 20_000])
+SIZES = st.sampled_from([1, 100, 511, 700, 5000, tail_cache.LARGE_BYTES - 1, tail_cache.LARGE_BYTES, 20_000])
 APPENDS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.integers(0, 2)), max_size=12)
 
 
-def state_of(cache: TailCache, memory: CacheMemory):
-    entries = [
-        (
-            item.start,
-            item.end,
-            bytes(item.view(item.start, item.end)),
-            item.capacity,
-            item.events,
-            item.address,
-            item.first_ms,
-            item.last_ms,
-            item.numbers,
-        )
-        for item in cache.untiered
-    ]
-    return entries, cache.behind, cache.untiered_bytes, memory.unflushed_bytes, memory.cached_bytes
+def state_of(cache: TailCache, memory: CacheMemory, end: int):
+    entries = list(cache.untiered)
+    starts = {item.start: item.address for item in entries}
+    numbers: dict[int, int] = {}
+    for item in entries:
+        numbers |= item.numbers or {}
+    whole = b"".join(cache.views(0, end))
+    events = sum(item.events for item in entries)
+    return starts, (whole, events, numbers, cache.behind, cache.untiered_bytes, memory.unflushed_bytes)
 
 
 @given(frames=st.lists(APPENDS, max_size=4))
-def test_a_run_is_kept_as_its_appends_are(frames) -> None:
+def test_runs_are_kept_as_their_appends_are(frames) -> None:
     memories = [CacheMemory(1 << 30), CacheMemory(1 << 30)]
     single, gathered = (TailCache(memory) for memory in memories)
-    offset, numbers = 0, {0: -1, 1: 5, 2: 70}
+    offset, numbers, address_of = 0, {0: -1, 1: 5, 2: 70}, {}
+    before = dict(numbers)
     for address, appends in enumerate(frames):
-        before, run = dict(numbers), AppendRun(uid=1, offset=offset, end=offset, event_count=0, items=[], last={})
+        operations = []
         for size, events, writer in appends:
             data = memoryview(bytes([address + 1]) * size)
-            if size:
-                # Without bytes nobody asks the cache, and the number is the segment's alone.
-                single.append(offset, data, events, address, 10 * address)
-                single.wrote(writer, numbers[writer] + 1, before[writer])
-            offset += size
             numbers[writer] += 1
-            run.items.append((data, events, writer, numbers[writer]))
-            run.end = offset
-        gathered.append_run(run, address, before, 10 * address)
-        assert state_of(gathered, memories[1]) == state_of(single, memories[0])
+            address_of[offset] = address
+            operations.append(
+                AppendOperation(
+                    uid=1, offset=offset, writer=writer, event_number=numbers[writer], event_count=events, data=data
+                )
+            )
+            single.append(offset, data, events, address, 10 * address)
+            single.wrote(writer, numbers[writer], before[writer])
+            offset += size
+        for run in decode_runs(encode_frame(0, 0, operations)):
+            assert isinstance(run, AppendRun)
+            gathered.append(run.offset, run.data, run.event_count, address, 10 * address)
+            for writer, number in run.last_numbers().items():
+                gathered.wrote(writer, number, before[writer])
+    starts, kept = state_of(gathered, memories[1], offset)
+    assert kept == state_of(single, memories[0], offset)[1]
+    assert starts.items() <= address_of.items(), "each entry begins with an append, and has the address of its frame"
+
+
+def test_a_run_of_small_appends_is_copied_and_a_large_append_is_a_run() -> None:
+    assert RUN_BYTES == tail_cache.LARGE_BYTES

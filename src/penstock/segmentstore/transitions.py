@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
@@ -80,17 +82,18 @@ class Transitions:
             self._changes.note(segment)
         self._mark_dirty(segment)
 
-    def append_run(self, segment: Segment, run: frames.AppendRun, address: int, now_ms: int) -> None:
-        """Many appends at once, with their writers' numbers. Their attributes are in memory, and no read waits for the
-        bytes."""
+    def append_run(
+        self, segment: Segment, run: frames.AppendRun, last: Mapping[int, int], address: int, now_ms: int
+    ) -> None:
+        """Many appends at once. ``last``: the last number of each of their writers, whose attributes are in memory. No
+        read waits for the bytes."""
         if run.end > run.offset:
-            if not segment.cache.untiered:
-                self._tiering.add(segment)
-            before = {writer: segment.attributes[writer].durable for writer in run.last}
-            segment.cache.append_run(run, address, before, now_ms)
+            self.untiered(segment, run.offset, run, address, now_ms)
+            for writer, number in last.items():
+                segment.cache.wrote(writer, number, segment.attributes[writer].durable)
             self._tiering.grown(segment)
             segment.length = run.end
-        for writer, number in run.last.items():
+        for writer, number in last.items():
             state = segment.attributes[writer]
             state.durable = state.pending = number
             segment.dirty_attributes[writer] = None
@@ -100,9 +103,11 @@ class Transitions:
             self._changes.note(segment)
         self._mark_dirty(segment)
 
-    def untiered(self, segment: Segment) -> None:
-        """The segment is about to hold untiered bytes that recovery found in the log."""
-        self._tiering.add(segment)
+    def untiered(self, segment: Segment, offset: int, run: frames.AppendRun, address: int, now_ms: int) -> None:
+        """The segment has untiered bytes that recovery found in the log. A merge may have moved them to ``offset``."""
+        if not segment.cache.untiered:
+            self._tiering.add(segment)
+        segment.cache.append(offset, run.data, run.event_count, address, now_ms)
 
     def seal(self, segment: Segment, now_ms: int) -> int:
         if not segment.sealed:

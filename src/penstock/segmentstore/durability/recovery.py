@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from penstock.codec.store import operation_frames as frames
@@ -23,21 +23,23 @@ from penstock.segmentstore.state import ContainerState
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Piece:
-    """An append that the rows already include, whose bytes may be only in the log. A merge has no writer."""
+    """Appends that the rows already include, whose bytes may be only in the log. ``shift``: how far a merge has moved
+    them; then their writers are not those of the segment."""
 
-    offset: int
-    data: memoryview
-    count: int
+    run: frames.AppendRun
     address: int
     time_ms: int
-    writer: int | None = None
-    number: int = 0
+    shift: int | None = None
+
+    @property
+    def start(self) -> int:
+        return self.run.offset + (self.shift or 0)
 
     @property
     def end(self) -> int:
-        return self.offset + len(self.data)
+        return self.run.end + (self.shift or 0)
 
 
 async def recover(containers: Sequence[Container], total: int, *, log: DurableLog, keyvalue: KeyValueStore) -> None:
@@ -163,23 +165,25 @@ class Recovery:
     async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
         """Replay one frame of the container; frames come in order."""
         if address > self._complete_upto and not self._settled:
-            await self._settle()
-        if address <= self._complete_upto:
-            for operation in frames.decode_operations(frame):
-                await self._collect(operation, address, header.time_ms)
-        else:
-            for change in frames.decode_runs(frame):
-                if isinstance(change, frames.AppendRun):
-                    await self._append(change, address, header.time_ms)
+            self._settle()
+        is_old = address <= self._complete_upto
+        for change in frames.decode_runs(frame):
+            if isinstance(change, frames.AppendRun):
+                if is_old:
+                    await self._keep(change.uid, _Piece(change, address, header.time_ms))
                 else:
-                    await self._apply(change, header.time_ms)
+                    await self._append(change, address, header.time_ms)
+            elif is_old:
+                await self._collect(change, header.time_ms)
+            else:
+                await self._apply(change, header.time_ms)
         self._aside.hold(address, header.time_ms, frame)
         self._state.applied_address = max(self._state.applied_address, address)
 
     async def finish(self) -> None:
         """All frames were replayed: check that nothing is missing, and prepare to serve."""
         if not self._settled:
-            await self._settle()
+            self._settle()
         for segment in self._state.segments.loaded():
             segment.forget_pending()
             await self._check_complete(segment)
@@ -200,72 +204,67 @@ class Recovery:
 
     # --- before the checkpoint's address ------------------------------------------------------------------
 
-    async def _collect(self, operation: codec.Operation, address: int, time_ms: int) -> None:
-        match operation:
-            case codec.AppendOperation():
-                piece = _Piece(
-                    offset=operation.offset,
-                    data=operation.data,
-                    count=operation.event_count,
-                    address=address,
-                    time_ms=time_ms,
-                    writer=operation.writer,
-                    number=operation.event_number,
-                )
-                await self._keep(operation.uid, piece)
+    async def _collect(self, change: codec.Change, time_ms: int) -> None:
+        """Move or drop the bytes of segments that are merged or deleted. The rows include all other effects."""
+        match change:
             case codec.MergeOperation():
-                target = await self._find(operation.uid)
-                if target is None and operation.uid in self._aside and await self._find(operation.source) is not None:
+                target = await self._find(change.uid)
+                if target is None and change.uid in self._aside and await self._find(change.source) is not None:
                     return  # The target was already damaged at the merge, so the source still exists.
-                for piece in self._pieces.pop(operation.source, []):
-                    shifted = _Piece(
-                        offset=piece.offset + operation.offset,
-                        data=piece.data,
-                        count=piece.count,
-                        address=piece.address,
-                        time_ms=time_ms,
-                    )
-                    await self._keep(operation.uid, shifted)
+                for piece in self._pieces.pop(change.source, []):
+                    shift = (piece.shift or 0) + change.offset
+                    await self._keep(change.uid, _Piece(piece.run, piece.address, time_ms, shift))
             case codec.DeleteOperation():
-                self._pieces.pop(operation.uid, None)
+                self._pieces.pop(change.uid, None)
             case _:
-                pass  # The rows include the effects of all other operations.
+                pass
 
     async def _keep(self, uid: int, piece: _Piece) -> None:
         """Keep untiered bytes. If the rows do not know the segment, keep everything: it was merged or deleted."""
-        segment = await self._find(uid)
-        if segment is None and uid in self._aside:
-            self._aside.hold_bytes(uid, piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
-            return
-        if segment is not None and (piece.end <= segment.kept_offset or segment.chunks.covers(piece.offset, piece.end)):
-            return
-        self._pieces.setdefault(uid, []).append(piece)
+        segment = self._state.segments.by_uid.get(uid) or await self._find(uid)
+        if segment is not None:
+            await self._put(segment, piece)
+        elif uid in self._aside:
+            # Rows of a damaged segment may cover a part of the run.
+            for one in piece.run.appends():
+                at = one.offset + (piece.shift or 0)
+                self._aside.hold_bytes(uid, at, one.parts[0], one.event_count, piece.address, piece.time_ms)
+        else:
+            self._pieces.setdefault(uid, []).append(piece)
 
-    async def _settle(self) -> None:
-        """The state now equals the checkpoint: put the bytes into their tail caches."""
+    async def _put(self, segment: Segment, piece: _Piece) -> None:
+        """Put the bytes that are not tiered into the tail cache."""
+        run, start, end = piece.run, piece.start, piece.end
+        if end <= segment.kept_offset or segment.chunks.covers(start, end):
+            return
+        chunks = segment.chunks.items
+        if len(run.parts) > 1 and (start < segment.kept_offset or (chunks and start < chunks[-1].end)):
+            # A chunk ends at an append, but maybe within this run.
+            for single in run.appends():
+                await self._put(segment, replace(piece, run=single))
+            return
+        self._steps.untiered(segment, start, run, piece.address, piece.time_ms)
+        if piece.shift is None:
+            for writer, number in run.last_numbers().items():
+                segment.cache.wrote(writer, number, await self._number_before(segment, writer, run))
+
+    def _settle(self) -> None:
+        """The state now equals the checkpoint."""
         self._settled = True
-        pieces, self._pieces = self._pieces, {}
-        for uid, items in pieces.items():
-            segment = await self._find(uid)
-            if segment is None:
-                raise CorruptDataError("log holds bytes of an unknown segment", container=self._state.index, uid=uid)
-            for piece in items:
-                if piece.data:
-                    self._steps.untiered(segment)
-                    segment.cache.append(piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
-                    if piece.writer is not None:
-                        before = await self._number_before(segment, piece.writer, piece.number - piece.count)
-                        segment.cache.wrote(piece.writer, piece.number, before)
+        if self._pieces:
+            uid = next(iter(self._pieces))
+            raise CorruptDataError("log holds bytes of an unknown segment", container=self._state.index, uid=uid)
 
-    async def _number_before(self, segment: Segment, writer: int, counted: int) -> int:
-        """The writer's last number in the bytes that were tiered at the checkpoint; ``counted`` if its row is damaged."""
+    async def _number_before(self, segment: Segment, writer: int, run: frames.AppendRun) -> int:
+        """The writer's last number in the bytes that were tiered at the checkpoint; as the run counts back if its row is
+        damaged."""
         known = segment.cache.behind.get(writer)
         if known is not None:
             return known
         try:
             row = await self._state.rows.get(records.flushed_key(self._state.index, segment.uid, writer))
         except DamagedRowError:
-            return counted
+            return run.number_before(writer)
         return NO_EVENT if row is None else records.decode_int(row)
 
     async def _find(self, uid: int) -> Segment | None:
@@ -294,21 +293,21 @@ class Recovery:
         segment = segments.by_uid.get(run.uid) or await self._require(run.uid)
         if segment is None:
             return
-        for writer in run.last:
+        last = run.last_numbers()
+        for writer in last:
             if segment.attributes.get(writer) is None:
-                before = next(number - count for _, count, who, number in run.items if who == writer)
-                await self._attribute(segment, writer, before)
+                await self._attribute(segment, writer, run)
         if segments.by_uid.get(run.uid) is not segment:
             raise InternalError("segment left memory while the log was replayed", segment=segment.name)
         _expect(segment, run.offset)
-        self._steps.append_run(segment, run, address, time_ms)
+        self._steps.append_run(segment, run, last, address, time_ms)
 
-    async def _attribute(self, segment: Segment, key: int, otherwise: int) -> AttributeState:
-        """State of an attribute that the log is about to change; ``otherwise`` if its row is damaged."""
+    async def _attribute(self, segment: Segment, key: int, run: frames.AppendRun | None = None) -> AttributeState:
+        """State of an attribute that the log is about to change; as the run counts back if its row is damaged."""
         try:
             return await self._state.segments.attribute(segment, key)
         except DamagedRowError:
-            state = segment.attributes[key] = AttributeState(otherwise)
+            state = segment.attributes[key] = AttributeState(NO_EVENT if run is None else run.number_before(key))
             return state
 
     async def _apply(self, operation: codec.Change, time_ms: int) -> None:
@@ -338,7 +337,7 @@ class Recovery:
             case codec.DeleteOperation():
                 steps.delete(segment)
             case codec.AttributeOperation():
-                state = await self._attribute(segment, operation.attribute, NO_EVENT)
+                state = await self._attribute(segment, operation.attribute)
                 state.pending = operation.value
                 steps.attribute(segment, state, operation.attribute, operation.value)
             case codec.MergeOperation():

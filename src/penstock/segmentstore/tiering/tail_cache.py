@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from penstock.codec.store.operation_frames import AppendRun
 from penstock.core.segments.rolling import block_cut
 from penstock.ports.files import Buffer
 
@@ -125,7 +124,15 @@ class TailCache:
             )
             self._open = None
         else:
-            entry = self._room_for(offset, size, address, time_ms)
+            entry = self._open
+            if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
+                # Block sizes double, so that a segment with ten bytes does not hold 64 KiB.
+                capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
+                entry = Entry(
+                    offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms
+                )
+                self._add(entry)
+                self._open = entry
             at = offset - entry.start
             entry.data[at : at + size] = data  # type: ignore[index]
             entry.end = offset + size
@@ -133,57 +140,6 @@ class TailCache:
             entry.last_ms = time_ms
         self.untiered_bytes += size
         self._memory.unflushed_bytes += size
-
-    def _room_for(self, offset: int, size: int, address: int, time_ms: int) -> Entry:
-        """The block that takes the next ``size`` bytes."""
-        entry = self._open
-        if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
-            # Block sizes double, so that a segment with ten bytes does not hold 64 KiB.
-            capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
-            entry = Entry(
-                offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms
-            )
-            self._add(entry)
-            self._open = entry
-        return entry
-
-    def append_run(self, run: AppendRun, address: int, before: Mapping[int, int], time_ms: int) -> None:
-        """As ``append`` and ``wrote`` for each append that has bytes. ``before``: the last number of its writers until
-        then."""
-        offset = run.offset
-        items = iter([item for item in run.items if item[0]])
-        item = next(items, None)
-        while item is not None:
-            data, events, writer, number = item
-            if len(data) >= LARGE_BYTES:
-                self.append(offset, data, events, address, time_ms)
-                self.wrote(writer, number, before[writer])
-                offset += len(data)
-                item = next(items, None)
-                continue
-            entry = self._room_for(offset, len(data), address, time_ms)
-            entry.last_ms = time_ms
-            room = entry.capacity - (offset - entry.start)
-            parts, size = [], 0
-            numbers = entry.numbers = entry.numbers or {}
-            while item is not None:
-                data, events, writer, number = item
-                if len(data) > room - size or len(data) >= LARGE_BYTES:
-                    break
-                parts.append(data)
-                numbers[writer] = number
-                size += len(data)
-                entry.events += events
-                item = next(items, None)
-            at = offset - entry.start
-            entry.data[at : at + size] = b"".join(parts)  # type: ignore[index]
-            offset += size
-            entry.end = offset
-            self.untiered_bytes += size
-            self._memory.unflushed_bytes += size
-            for writer in numbers:
-                if writer not in self.behind:
-                    self.behind[writer] = before[writer]
 
     def wrote(self, writer: int, number: int, before: int) -> None:
         """The last append came from this writer, up to its event ``number``; ``before`` was its last number until

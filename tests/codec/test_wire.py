@@ -162,8 +162,8 @@ def test_frames_in_parts_are_the_same_bytes(writer, data, count, number, offset,
     assert b"".join(end) == wire.encode(c.AppendBlockEnd(writer, len(data), data, count, number, rid))
     conditional = wire.conditional_block_end_parts(writer, data, number, offset, rid)
     assert b"".join(conditional) == wire.encode(c.ConditionalBlockEnd(writer, number, offset, data, rid))
-    read = wire.segment_read_parts("é/ü", offset, True, False, [data[:3], data[3:]], rid)
-    assert b"".join(read) == wire.encode(c.SegmentRead("é/ü", offset, True, False, data, rid))
+    read = wire.segment_read_parts("é/ü", offset, True, False, [data[:3], data[3:]])
+    assert b"".join((*read, wire.RID.pack(rid))) == wire.encode(c.SegmentRead("é/ü", offset, True, False, data, rid))
     heads = [wire.many_head(index, count, number, len(data)) for index in range(2)]
     many = wire.append_many_parts(rid, heads, [data, data])
     said = tuple(WireHead(index, count, number, len(data)) for index in range(2))

@@ -299,6 +299,31 @@ def test_a_token_lets_its_own_commands_through_and_ends_while_a_writer_writes(tm
     run(tmp_path, test)
 
 
+def test_each_reader_of_one_place_is_answered_by_its_own_token(tmp_path):
+    async def test(opened: Doors) -> None:
+        early = opened.issuer.issue("ann", ORDERS, frozenset({Action.READ}))
+        first, second = await opened.peer(), await opened.peer()
+        await first.ask(c.ReadSegment(SEGMENT, 0, 1000, "", 1))
+        await first.send(c.ReadSegment(SEGMENT, 0, 1000, early, 1))
+        assert isinstance(await first.ask(c.GetStreamSegmentInfo(2, SEGMENT, early)), c.StreamSegmentInfo)
+        opened.clock.jump(300_000)
+        late = opened.issuer.issue("ann", ORDERS, frozenset({Action.READ}))
+        await second.send(c.ReadSegment(SEGMENT, 0, 1000, late, 3))
+        assert isinstance(await second.ask(c.GetStreamSegmentInfo(4, SEGMENT, late)), c.StreamSegmentInfo)
+        opened.clock.jump(400_000)
+        last = await opened.store.setup_append(SEGMENT, UUID(int=4))
+        await opened.store.append(
+            Append(segment=SEGMENT, writer=UUID(int=4), data=b"\0\0\0\0\0\0\0\1z", event_number=1, previous=last)
+        )
+        assert await asyncio.wait_for(first.receive(), 5) == c.AuthTokenCheckFailed(1, "", 1)
+        answer = await asyncio.wait_for(second.receive(), 5)
+        assert (answer.rid, bytes(answer.data)) == (3, b"\0\0\0\0\0\0\0\1z")
+        await first.close()
+        await second.close()
+
+    run(tmp_path, test)
+
+
 def test_a_token_that_ends_during_its_setup_ends_the_writer(tmp_path, monkeypatch):
     async def test(opened: Doors) -> None:
         monkeypatch.setattr("penstock.net.wire.permits.GRACE_S", 0.02)

@@ -17,7 +17,7 @@ from penstock.model.errors import ProtocolError
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.arena import SMALL_BYTES, ArenaPool
-from penstock.net.wire.frames import FrameReceiver, Outbox
+from penstock.net.wire.frames import FrameReceiver, Outbox, Sending
 from penstock.ports.data.segments import NO_EVENT, Appended
 from penstock.ports.telemetry import NoTelemetry
 
@@ -204,8 +204,8 @@ def test_queued_frames_are_sent_in_order_and_encrypted_in_few_calls(encrypts, si
     loop = asyncio.new_event_loop()
     try:
         wire_end = Wire(encrypts=encrypts)
-        outbox = Outbox(loop, wire_end)
-        outbox.put_parts([memoryview(part) if len(part) > 9000 else part for part in parts])
+        outbox = Outbox(Sending(loop), wire_end)
+        outbox.put_parts([memoryview(part) if len(part) > 9000 else part for part in parts], sum(sizes))
         outbox.flush()
     finally:
         loop.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from wire_notes import EVENT, S, W, notes, with_segments
 from wire_peers import LOOPS, run, until
 
 from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import encode
 
 both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))
 
@@ -50,21 +52,100 @@ def test_appends_are_acknowledged_while_readers_are_still_being_woken():
         async with notes() as n:
             await with_segments(n)
             await n.setup()
-            woken = []
             peers = await parked(n, 4, 500)
-            original = n.store.read_now
-
-            def counting(*arguments):
-                woken.append(arguments)
-                return original(*arguments)
-
-            n.store.read_now = counting
+            passes = count_reads(n.store)
             await n.append(0)
-            first = len(woken)
-            await n.append(1)
-            assert first < 2000, "the acknowledgement does not wait for two thousand readers"
+            first = len(passes)
             for peer in peers:
                 assert [(await peer.receive()).rid for _ in range(500)] == list(range(500))
+            assert 0 < first < len(passes), "the acknowledgement does not wait for two thousand readers"
+            assert len(passes) <= 20, "the store is asked once for all reads that are resumed together"
+
+    run(main())
+
+
+def count_reads(store):
+    asked, read_now = [], store.read_now
+
+    def counting(*arguments):
+        asked.append(arguments)
+        return read_now(*arguments)
+
+    store.read_now = counting
+    return asked
+
+
+def test_readers_of_one_place_do_not_affect_each_other():
+    async def main():
+        async with notes() as n:
+            await with_segments(n)
+            await n.setup()
+            big = b"\0\0\0\0\0\1\0\0" + bytes(1 << 16)
+            all_of_it, little, leaves, twice = [await n.scene.peer() for _ in range(4)]
+            await all_of_it.send(c.ReadSegment(S, 0, 1 << 20, "", 1 << 40))
+            await little.send(c.ReadSegment(S, 0, 9, "", 2))
+            await leaves.send(c.ReadSegment(S, 0, 1 << 20, "", 3))
+            await twice.send(c.ReadSegment(S, 0, 1 << 20, "", 4), c.ReadSegment(S, 0, 20, "", 5))
+            await until(lambda: waiting(n) == 5)
+            await leaves.close()
+            await until(lambda: waiting(n) == 4)
+            await n.append(0, big)
+            replies = [await all_of_it.receive(), await little.receive(), await twice.receive(), await twice.receive()]
+            assert [(one.rid, len(one.data), one.at_tail) for one in replies] == [
+                (1 << 40, len(big), True),
+                (2, 9, False),
+                (4, len(big), True),
+                (5, 20, False),
+            ]
+            assert all(bytes(one.data) == big[: len(one.data)] for one in replies)
+
+    run(main())
+
+
+@both_loops
+def test_a_reader_that_does_not_collect_its_replies_delays_no_other(loop):
+    async def main():
+        async with notes() as n:
+            await with_segments(n)
+            await n.setup()
+            big = b"\0\0\0\0\0\x0f\0\0" + bytes(15 << 16)
+            slow, quick = await n.scene.peer(), await n.scene.peer()
+            for rid in range(64):
+                slow.writer.write(encode(c.ReadSegment(S, 0, 1 << 20, "", rid)))
+            await until(lambda: waiting(n) == 64)
+            await quick.send(c.ReadSegment(S, 0, 1 << 20, "", 1))
+            await until(lambda: waiting(n) == 65)
+            await n.append(0, big)
+            assert bytes((await quick.receive()).data) == big
+            await quick.send(c.ReadSegment(S, len(big), 100, "", 2))
+            await n.append(1)
+            assert bytes((await quick.receive()).data) == EVENT
+            assert sorted([(await slow.receive()).rid for _ in range(64)]) == list(range(64))
+
+    run(main(), loop)
+
+
+def test_an_answer_is_not_used_again_in_a_later_pass():
+    """Then the segment may have been truncated, erased or deleted."""
+
+    async def main():
+        async with notes() as n:
+            await with_segments(n)
+            await n.setup()
+            (peer,) = await parked(n, 1, 1000)
+            asked, read_now = [], n.store.read_now
+
+            def changing(*arguments):
+                asked.append(arguments)
+                found = read_now(*arguments)
+                return found if len(asked) == 1 else replace(found, parts=(b"changed",))
+
+            n.store.read_now = changing
+            await n.append(0)
+            found = [bytes((await peer.receive()).data) for _ in range(1000)]
+            first = found.count(EVENT)
+            assert 0 < first < 500
+            assert found == [EVENT] * first + [b"changed"] * (1000 - first)
 
     run(main())
 

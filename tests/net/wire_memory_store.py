@@ -79,6 +79,7 @@ class _Segment:
 class _Watch:
     def __init__(self, store: MemorySegments, segment: _Segment, changed: Callable[[], None]) -> None:
         self._store, self._segment, self._changed = store, segment, changed
+        self._count = 1
         segment.watchers[self] = None
         store.waiting_reads += 1
 
@@ -86,13 +87,20 @@ class _Watch:
     def gone(self) -> bool:
         return all(segment is not self._segment for segment in self._store.segments.values())
 
+    def join(self) -> bool:
+        self._count += 1
+        self._store.waiting_reads += 1
+        return True
+
     def cancel(self) -> None:
         if self in self._segment.watchers:
-            del self._segment.watchers[self]
+            self._count -= 1
             self._store.waiting_reads -= 1
+            if not self._count:
+                del self._segment.watchers[self]
 
     def wake(self) -> None:
-        self._store.waiting_reads -= 1
+        self._store.waiting_reads -= self._count
         self._changed()
 
 

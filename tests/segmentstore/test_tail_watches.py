@@ -148,3 +148,26 @@ def test_a_watcher_with_a_bug_stops_no_one():
         await append(world.store, "s", b"y", number=2)
 
     run(scenario)
+
+
+def test_each_read_that_shares_a_watch_counts_as_one_that_waits():
+    async def scenario(world):
+        await world.store.create_segment("s")
+        reported = Recorder()
+        watch = world.store.watch("s", 0, reported)
+        parked = next(container.reads for container in world.store.containers if container.reads.parked)
+        assert [watch.join() for _ in range(3)] == [True, True, False]
+        assert parked.parked == 3
+        watch.cancel()
+        assert parked.parked == 2
+        await append(world.store, "s", b"x")
+        assert (reported.times, parked.parked) == (1, 0)
+        alone = world.store.watch("s", 1, reported)
+        assert alone.join()
+        alone.cancel()
+        alone.cancel()
+        alone.cancel()
+        await append(world.store, "s", b"y", number=2)
+        assert (reported.times, parked.parked) == (1, 0)
+
+    run(scenario, max_parked_reads=3)

@@ -138,7 +138,7 @@ _LENGTH = struct.Struct(">H")
 _READ_MIDDLE = struct.Struct(">qiH")
 _INT32 = struct.Struct(">i")
 _TWO_INT32 = struct.Struct(">ii")
-_INT64 = struct.Struct(">q")
+RID = _INT64 = struct.Struct(">q")
 
 
 def encode(command: Command) -> bytes:
@@ -229,13 +229,27 @@ def _decode_many_appended(view: memoryview) -> c.ManyAppended:
     return c.ManyAppended(rid, lengths, tuple(failures))
 
 
+_last_read: tuple[bytes, c.ReadSegment] = (b"", c.ReadSegment("", 0, 0, "", 0))
+"""The last read that was decoded, and its bytes without the number of the request."""
+
+
 def _decode_read(view: memoryview) -> c.ReadSegment:
+    # Readers at the tail of one stream send the same request, but for its number.
+    global _last_read
+    known, last = _last_read
+    if bytes(view[:-8]) == known:
+        return c.ReadSegment(
+            last.segment, last.offset, last.suggested_bytes, last.token, RID.unpack_from(view, len(known))[0]
+        )
     size = _LENGTH.unpack_from(view)[0]
     at = _LENGTH.size + size
     offset, suggested, token = _READ_MIDDLE.unpack_from(view, at)
     behind = at + _READ_MIDDLE.size + token
     (rid,) = _INT64.unpack_from(view, behind)
-    return c.ReadSegment(_text(view, _LENGTH.size, at), offset, suggested, _text(view, behind - token, behind), rid)
+    read = c.ReadSegment(_text(view, _LENGTH.size, at), offset, suggested, _text(view, behind - token, behind), rid)
+    if len(view) - behind == RID.size:
+        _last_read = (bytes(view[:behind]), read)
+    return read
 
 
 def _text(view: memoryview, start: int, end: int) -> str:
@@ -339,14 +353,15 @@ def conditional_block_end_parts(
 
 
 def segment_read_parts(
-    segment: str, offset: int, at_tail: bool, end_of_segment: bool, data: Sequence[c.Payload], rid: int
+    segment: str, offset: int, at_tail: bool, end_of_segment: bool, data: Sequence[c.Payload]
 ) -> list[c.Payload]:
-    """The frame of a SegmentRead, with the parts of ``data`` themselves between its head and its end."""
+    """The frame of a SegmentRead: its head and the parts of ``data`` themselves. Only its end is missing, the number of
+    the request as ``RID``: everything else is the same for all readers of these bytes."""
     size = sum(map(len, data))
     name = segment.encode("utf-8", "surrogateescape")
     length = _frame_size(2 + len(name) + 14 + size + 8)
     head = struct.pack(">iiH", 10, length, len(name)) + name
-    return [head + struct.pack(">q??i", offset, at_tail, end_of_segment, size), *data, _INT64.pack(rid)]
+    return [head + struct.pack(">q??i", offset, at_tail, end_of_segment, size), *data]
 
 
 def _frame_size(size: int) -> int:

@@ -17,7 +17,7 @@ from penstock.net.dial.addresses import connected_socket, looks_up_in_threads
 from penstock.net.dial.checking import tls_error
 from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.wire.arena import ArenaPool
-from penstock.net.wire.frames import FrameReceiver, Outbox, tune
+from penstock.net.wire.frames import FrameReceiver, Outbox, Sending, tune
 from penstock.net.wire.requests import subject_of
 from penstock.net.wire.wire_errors import OWN_TOKEN
 from penstock.ports import forks
@@ -124,7 +124,7 @@ class DialConnection(asyncio.BufferedProtocol):
             forks.keep(transport)
             return
         self._transport = transport
-        self._outbox = Outbox(self._loop, transport)
+        self._outbox = Outbox(Sending(self._loop), transport)
         tune(transport)
         transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
         self.send(encode(c.Hello(VERSION_HIGH, VERSION_LOW)))
@@ -250,7 +250,7 @@ class DialConnection(asyncio.BufferedProtocol):
 
     def send_parts(self, parts: Iterable[Buffer]) -> None:
         if self._outbox is not None:
-            self._outbox.put_parts(parts)
+            self._outbox.put_parts(parts, sum(map(len, parts)))
 
     def flush(self) -> None:
         """Pass queued frames to the transport now, not at the end of this pass of the loop."""

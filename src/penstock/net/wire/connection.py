@@ -89,7 +89,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self.peer_certificate = peer_certificate(transport)
         check = self._share.answer_check
-        self.outbox = Outbox(self._loop, transport, None if check is None else check())
+        self.outbox = Outbox(self._share.outboxes, transport, None if check is None else check())
         tune(transport)
         transport.set_write_buffer_limits(high=self._high_bytes)
         self._share.connections[self] = None
@@ -163,10 +163,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self.draining
             or self._held_bytes >= limits.held_bytes
             or self._requests >= limits.requests
-            or self._reads.count >= limits.parked_reads + limits.requests
-            or not self._reads.writable
+            or self._reads.full
             or self._starved
-            or self._share.must_pause(self)
+            or not self._share.turns.may_receive(self)
         )
 
     @property
@@ -199,9 +198,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Take frames as long as there is room for the work they start, then stop reading the socket."""
         stopped = False
+        receiver = self._receiver
         try:
-            while not (stopped := self._blocked) and self._receiver.advance():
-                if self._receiver.code not in _APPENDS:
+            while receiver.partial_bytes and not (stopped := self._blocked) and receiver.advance():
+                if receiver.code not in _APPENDS:
                     self._on_frame()
                     self._count_taken()
                     continue
@@ -215,8 +215,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if self._closing or transport is None:
             return
-        receiver = self._receiver
-        self._share.receiving(self, receiver.partial_bytes + self._appends.open_bytes, receiver.missing_bytes)
+        if (held_bytes := receiver.partial_bytes + self._appends.open_bytes) or self._share.turns.connections:
+            self._share.receiving(self, held_bytes, receiver.missing_bytes)
         blocked = self._blocked
         if stopped and not blocked and not self._pump_due:
             # The call above let this connection continue, so complete frames may be waiting.

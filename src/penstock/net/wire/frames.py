@@ -51,7 +51,7 @@ class FrameReceiver:
         held = self._end - self._start
         if not held and self._start > _REWIND_BYTES:
             self._rewind()
-        need = self._frame_bytes(held)
+        need = self._frame_bytes(held) if held else _ROOM_MIN
         room = len(self.view) - self._end
         if self._start + need > len(self.view) or room < min(_ROOM_MIN, need):
             self._turn(held, max(need, held + _ROOM_MIN))
@@ -159,21 +159,54 @@ def tune(transport: asyncio.Transport) -> None:
             return
 
 
+class Sending:
+    """Flushes outboxes once per pass of the event loop, with one callback for all of them."""
+
+    __slots__ = ("_due", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due: list[Outbox] = []
+
+    def add(self, outbox: Outbox) -> None:
+        if not self._due:
+            self._loop.call_soon(self._flush)
+        self._due.append(outbox)
+
+    def _flush(self) -> None:
+        due, self._due = iter(self._due), []
+        try:
+            for outbox in due:
+                outbox.flush()
+        finally:
+            for outbox in due:  # after an error: the others are not affected
+                self.add(outbox)
+
+
 class Outbox:
     """Frames to send, passed to the transport once per pass of the event loop; large parts as views.
 
     ``may_answer`` is asked before each write; None: always. If not, what is queued is dropped and the connection ends.
     """
 
-    __slots__ = ("_encrypts", "_loop", "_may_answer", "_parts", "_scheduled", "_transport", "data_bytes", "sent_bytes")
+    __slots__ = (
+        "_encrypts",
+        "_may_answer",
+        "_parts",
+        "_scheduled",
+        "_sending",
+        "_transport",
+        "data_bytes",
+        "sent_bytes",
+    )
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        sending: Sending,
         transport: asyncio.Transport,
         may_answer: Callable[[], bool] | None = None,
     ) -> None:
-        self._loop = loop
+        self._sending = sending
         self._transport = transport
         self._may_answer = may_answer
         self._encrypts = transport.get_extra_info("ssl_object") is not None
@@ -187,15 +220,15 @@ class Outbox:
         self._parts.append(frame)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.flush)
+            self._sending.add(self)
 
-    def put_parts(self, parts: Iterable[Buffer]) -> None:
-        before = len(self._parts)
-        self._parts.extend(parts)
-        self.data_bytes += sum(map(len, self._parts[before:]))
+    def put_parts(self, parts: Iterable[Buffer], size_bytes: int) -> None:
+        """Queue a frame that holds data, in parts of this size together."""
+        self._parts += parts
+        self.data_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.flush)
+            self._sending.add(self)
 
     def flush(self) -> None:
         """Write what is queued now. If the connection is closing, it is dropped: nobody will read it."""

@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from penstock.codec.wire import commands as c
-from penstock.codec.wire.frames import Command, segment_read_parts
+from penstock.codec.wire.frames import RID, Command
 from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError, UnauthenticatedError
 from penstock.model.traces.spans import Kind, Span, SpanContext, active, segment_attributes
 from penstock.net.wire.frames import Outbox
 from penstock.net.wire.permits import Permits
-from penstock.net.wire.share import ServerShare
+from penstock.net.wire.share import Answer, ServerShare, Tail
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
-from penstock.ports.data.service import Watch
 
 _READ_MIN_BYTES = 8
 _SHORT = 64  # characters; a waiting read keeps no longer texts of its own
@@ -47,15 +46,12 @@ class ReadingConnection(Protocol):
 class _Parked:
     """A read that waits at a tail."""
 
-    __slots__ = ("_side", "command", "watch")
+    __slots__ = ("_side", "command", "tail")
 
     def __init__(self, side: ReadSide, command: c.ReadSegment) -> None:
         self._side = side
         self.command = command
-        self.watch: Watch | None = None
-
-    def changed(self) -> None:
-        self._side.changed(self)
+        self.tail: Tail | None = None
 
     def resume(self) -> None:
         self._side.resume(self)
@@ -71,12 +67,15 @@ class ReadSide:
         self._share = share
         self._store = share.store
         self._limits = share.limits
+        self._count_max = share.limits.parked_reads + share.limits.requests
         # Dicts, for their order: waiting reads are woken, and answered at the end, in order of arrival.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._parked: dict[_Parked, None] = {}
         self._reading = asyncio.Semaphore(share.limits.reading)
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = True
+        """Whether the peer reads its replies."""
+        self._collected = asyncio.Event()
+        self._collected.set()
         self._waiting_tasks = 0
         self._spans: dict[int, Span] = {}
         self._gathering_bytes = 0
@@ -88,45 +87,49 @@ class ReadSide:
         return len(self._tasks) + len(self._parked)
 
     @property
-    def writable(self) -> bool:
-        """Whether the peer reads its replies."""
-        return self._writable.is_set()
+    def full(self) -> bool:
+        """Whether no more reads may come: too many are not answered, or the peer does not read its replies."""
+        return len(self._tasks) + len(self._parked) >= self._count_max or not self.writable
 
     async def collected(self) -> None:
         """Return once the peer reads its replies, or has disconnected."""
-        await self._writable.wait()
+        await self._collected.wait()
 
     def pause(self) -> None:
         """The peer is slow."""
-        self._writable.clear()
+        self.writable = False
+        self._collected.clear()
         self._share.sending[self] = None
 
     def go_on(self) -> None:
         """The peer has read what it was sent."""
-        self._writable.set()
+        self._may_go_on()
         self._sent()
+
+    def _may_go_on(self) -> None:
+        self.writable = True
+        self._collected.set()
 
     def close(self) -> None:
         """Drop waiting reads."""
-        self._writable.set()
-        for parked in self._take_parked():
-            if parked.watch is not None:
-                parked.watch.cancel()
+        self._may_go_on()
+        self._take_parked()
         for task in list(self._tasks):
             task.cancel()
 
     def drain(self) -> None:
         """Answer waiting reads with an empty reply."""
         for parked in self._take_parked():
-            if parked.watch is not None:
-                parked.watch.cancel()
             self._send_nothing(parked.command)
         for task in list(self._tasks):
             task.cancel()
 
     def _take_parked(self) -> dict[_Parked, None]:
-        parked, self._parked = self._parked, {}
-        return parked
+        taken, self._parked = self._parked, {}
+        for parked in taken:
+            if parked.tail is not None:
+                parked.tail.leave(parked)
+        return taken
 
     # --- without a task ---
 
@@ -149,8 +152,8 @@ class ReadSide:
 
     def _park(self, command: c.ReadSegment) -> bool:
         parked = _Parked(self, command)
-        parked.watch = self._store.watch(command.segment, command.offset, parked.changed)
-        if parked.watch is None:
+        parked.tail = self._share.tails.park(parked, command.segment, command.offset)
+        if parked.tail is None:
             return False
         self._parked[parked] = None
         return True
@@ -163,24 +166,19 @@ class ReadSide:
             return
         limit = _limit(command)
         self._connection.limit_writes(fair)
-        found = self._store.read_now(command.segment, command.offset, min(limit, fair))
-        if found is None or not (found.parts or found.end_of_segment):
+        # Under memory pressure only the bytes sent may stay: a view keeps its whole block alive.
+        answer = self._share.tails.answer(command.segment, command.offset, min(limit, fair), copied=fair < limit)
+        if answer is None:
             self._start(command)
         else:
-            # Under memory pressure only the bytes sent may stay: a view keeps its whole block alive.
-            self._send(command, found if fair >= limit else _copied(found))
-
-    def changed(self, parked: _Parked) -> None:
-        """The segment of a waiting read has changed. The read is answered in its turn, after acknowledgements."""
-        self._share.wake_read(parked)
+            self._send(command, answer)
 
     def resume(self, parked: _Parked) -> None:
         """Check again."""
-        if parked not in self._parked:
+        if self._parked.pop(parked, self) is self:
             return  # closed or drained meanwhile
-        del self._parked[parked]
         command = parked.command
-        if parked.watch is not None and parked.watch.gone:
+        if parked.tail is not None and parked.tail.gone:
             # The read must not continue with another segment of the same name.
             error = SegmentNotFoundError("no such segment", segment=command.segment)
             self._refuse(error, command)
@@ -208,7 +206,7 @@ class ReadSide:
                     found = await self._gather(command, limit)
                     full = len(self._parked) + self._waiting_tasks >= self._limits.parked_reads
                     if any(map(len, found.parts)) or found.end_of_segment or full:
-                        self._send(command, found)
+                        self._send(command, Answer(command.segment, found))
                         return
                 if self._park(command):
                     return
@@ -218,7 +216,7 @@ class ReadSide:
                 finally:
                     self._waiting_tasks -= 1
                 if self._may_send(self._share.reply_bytes):
-                    self._send(command, found)
+                    self._send(command, Answer(command.segment, found))
                     return
         except asyncio.CancelledError:
             if self._connection.draining:
@@ -238,7 +236,7 @@ class ReadSide:
             fair = self._share.reply_bytes
             size_bytes = min(limit, fair)
             if not self._may_send(fair):
-                await self._writable.wait()
+                await self._collected.wait()
             elif self._gathering_bytes and self._gathering_bytes + size_bytes > fair:
                 self._gathered.clear()
                 await self._gathered.wait()
@@ -264,10 +262,10 @@ class ReadSide:
         outbox = self._connection.outbox
         if outbox is not None and outbox.data_bytes >= fair_bytes:
             outbox.flush()
-        return self._writable.is_set()
+        return self.writable
 
     def _sent(self) -> None:
-        if not self._gathering_bytes and self._writable.is_set():
+        if not self._gathering_bytes and self.writable:
             self._share.sending.pop(self, None)
 
     def _refuse(self, error: PenstockError, command: c.ReadSegment) -> None:
@@ -276,9 +274,10 @@ class ReadSide:
         self._connection.refuse(error, command, command.rid, command.offset)
 
     def _send_nothing(self, command: c.ReadSegment) -> None:
-        self._send(command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False))
+        nothing = SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False)
+        self._send(command, Answer(command.segment, nothing))
 
-    def _send(self, command: c.ReadSegment, found: SegmentRead) -> None:
+    def _send(self, command: c.ReadSegment, answer: Answer) -> None:
         outbox = self._connection.outbox
         if self._permits is not None:
             try:
@@ -287,15 +286,12 @@ class ReadSide:
                 self._refuse(error, command)
                 return
         if outbox is not None:
-            parts = segment_read_parts(
-                command.segment, command.offset, found.at_tail, found.end_of_segment, found.parts, command.rid
-            )
-            outbox.put_parts(parts)
+            outbox.put_parts((*answer.parts, RID.pack(command.rid)), answer.size_bytes)
             if self._spans and (span := self._spans.pop(command.rid, None)) is not None:
-                span.set("penstock.read.bytes", sum(map(len, found.parts)))
+                span.set("penstock.read.bytes", answer.data_bytes)
                 span.end()
-            self._share.telemetry.add("wire_reads")
-            self._share.telemetry.add("wire_read_bytes", sum(map(len, found.parts)))
+            self._share.reads.value += 1
+            self._share.read_bytes.value += answer.data_bytes
 
 
 def _limit(command: c.ReadSegment) -> int:

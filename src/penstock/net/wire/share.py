@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.codec.wire.frames import RID, segment_read_parts
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
 from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.security import OPEN, Security
 from penstock.net.wire.arena import ArenaPool
+from penstock.net.wire.frames import Sending
 from penstock.net.wire.replies import LargeReplies
 from penstock.net.wire.requests import ControllerCall, PassOn, RemovalGuard
 from penstock.net.wire.wire_limits import WireLimits
-from penstock.ports.data.service import ServedStore
+from penstock.ports.data.segments import SegmentRead
+from penstock.ports.data.service import ServedStore, Watch
+from penstock.ports.files import Buffer
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 _REPLY_BYTES_MIN = 64 << 10
-_WAKES = 64
+_WAKES = 128
 """Waiting reads answered in one pass of the event loop: about a millisecond of work."""
+_SMALL_BYTES = 64 << 10
 _GRACE_TURNS = 4  # turns before a connection's memory may be taken for others
 
 
@@ -80,6 +85,115 @@ class WaitingRead(Protocol):
         ...
 
 
+class Answer:
+    """The frame of a SegmentRead for all readers of the same bytes, without its end: the number of the request."""
+
+    __slots__ = ("data_bytes", "parts", "size_bytes")
+
+    def __init__(self, segment: str, found: SegmentRead, *, copied: bool = False) -> None:
+        """``copied``: do not hold the memory that the data is a view of."""
+        parts = segment_read_parts(segment, found.offset, found.at_tail, found.end_of_segment, found.parts)
+        size_bytes = sum(map(len, parts))
+        self.data_bytes = size_bytes - len(parts[0])
+        self.size_bytes = size_bytes + RID.size
+        self.parts: Sequence[Buffer] = parts
+        if copied or size_bytes < _SMALL_BYTES:
+            self.parts = (b"".join(parts),)
+
+
+class Tail:
+    """The reads that wait at one place of a segment, in order of arrival. They share one watch of the store."""
+
+    __slots__ = ("_tails", "place", "reads", "watch")
+
+    def __init__(self, tails: Tails, place: tuple[str, int]) -> None:
+        self._tails = tails
+        self.place = place
+        self.reads: dict[WaitingRead, None] = {}
+        self.watch: Watch | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the segment was deleted. Another one may have its name by now."""
+        return self.watch is not None and self.watch.gone
+
+    def changed(self) -> None:
+        self._tails.wake(self)
+
+    def leave(self, read: WaitingRead) -> None:
+        """Wait no longer. Does nothing after the segment has changed."""
+        if self.watch is not None and self.reads.pop(read, self) is None:
+            self.watch.cancel()
+            if not self.reads:
+                self._tails.drop(self)
+
+
+class Tails:
+    """All reads of a server that wait at tails, by segment and offset."""
+
+    def __init__(self, store: ServedStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._places: dict[tuple[str, int], Tail] = {}
+        self._woken: deque[WaitingRead] = deque()
+        self._waking = False
+        self._answers: dict[tuple[str, int, int, bool], Answer] | None = None
+        """The answers of the current pass. Between passes the segment may change."""
+
+    def park(self, read: WaitingRead, segment: str, offset: int) -> Tail | None:
+        """Let the read wait. None: it need not or may not wait; see ``ServedReads.watch``."""
+        place = (segment, offset)
+        tail = self._places.get(place)
+        if tail is None:
+            tail = Tail(self, place)
+            tail.watch = self._store.watch(segment, offset, tail.changed)
+            if tail.watch is None:
+                return None
+            self._places[place] = tail
+        elif tail.watch is None or not tail.watch.join():
+            return None
+        tail.reads[read] = None
+        return tail
+
+    def drop(self, tail: Tail) -> None:
+        """Forget a tail at which no read waits any more."""
+        del self._places[tail.place]
+
+    def wake(self, tail: Tail) -> None:
+        """Let the reads check again, after those woken before them and after acknowledgements. Each pass of the loop
+        resumes only some of them: an append that wakes thousands must not delay the appends after it."""
+        self.drop(tail)
+        self._woken += tail.reads
+        tail.reads = {}
+        if not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._answers = {}
+        try:
+            for _ in range(min(len(self._woken), _WAKES)):
+                self._woken.popleft().resume()
+        finally:
+            self._answers = None
+            self._waking = bool(self._woken)
+            if self._waking:
+                self._loop.call_soon(self._resume)
+
+    def answer(self, segment: str, offset: int, max_bytes: int, *, copied: bool) -> Answer | None:
+        """The answer to a read of data in memory, made once in a pass. None: the read must wait, or would fail."""
+        place = (segment, offset, max_bytes, copied)
+        if self._answers is not None and (known := self._answers.get(place)) is not None:
+            return known
+        found = self._store.read_now(segment, offset, max_bytes)
+        if found is None or not (found.parts or found.end_of_segment):
+            return None
+        answer = Answer(segment, found, copied=copied)
+        if self._answers is not None:
+            self._answers[place] = answer
+        return answer
+
+
 class ServerShare:
     """What the connections of one server share."""
 
@@ -113,8 +227,9 @@ class ServerShare:
         self.sending: dict[object, None] = {}
         """The read sides that gather data, or whose peers are slow to collect it."""
         self._reply_bytes_alone = max(_REPLY_BYTES_MIN, min(limits.write_buffer_bytes, limits.replies_bytes))
-        self._woken: deque[WaitingRead] = deque()
-        self._waking = False
+        self.tails = Tails(store, loop)
+        self.outboxes = Sending(loop)
+        self.reads, self.read_bytes = telemetry.tally("wire_reads"), telemetry.tally("wire_read_bytes")
         self.silent: dict[SharedConnection, float] = {}
         """Connections that have sent no frame yet, and since when; oldest first."""
         self._starved: dict[SharedConnection, None] = {}
@@ -243,23 +358,6 @@ class ServerShare:
     def starve(self, connection: SharedConnection) -> None:
         """Wake the connection once there is room again."""
         self._starved[connection] = None
-
-    def wake_read(self, read: WaitingRead) -> None:
-        """Let the read check again, after those woken before it. Each pass of the loop resumes only some of them: an
-        append that wakes thousands must not delay the appends after it."""
-        self._woken.append(read)
-        if not self._waking:
-            self._waking = True
-            self.loop.call_soon(self._resume_reads)
-
-    def _resume_reads(self) -> None:
-        try:
-            for _ in range(min(len(self._woken), _WAKES)):
-                self._woken.popleft().resume()
-        finally:
-            self._waking = bool(self._woken)
-            if self._waking:
-                self.loop.call_soon(self._resume_reads)
 
     def forget(self, connection: SharedConnection) -> None:
         self._starved.pop(connection, None)

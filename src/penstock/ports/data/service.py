@@ -28,15 +28,19 @@ from penstock.ports.data.truncation import Truncation
 
 
 class Watch(Protocol):
-    """A pending wait for a segment to change."""
+    """A pending wait for a segment to change. Several reads may share it: each counts as a read that waits."""
 
     @property
     def gone(self) -> bool:
         """Whether the segment was deleted or merged. Another one may have its name by now."""
         ...
 
+    def join(self) -> bool:
+        """Let one more read wait. False: too many wait. Call it only before the change is reported."""
+        ...
+
     def cancel(self) -> None:
-        """Stop waiting. Does nothing once the change was reported."""
+        """Let one read stop waiting; with the last one, the watch ends. Does nothing once the change was reported."""
         ...
 
 

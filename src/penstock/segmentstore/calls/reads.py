@@ -22,14 +22,15 @@ from penstock.segmentstore.tiering.blocks import BlockReader, named_blocks
 
 
 class TailWatch:
-    """Implements ``Watch`` and ``Waiter``: a read that waits at the tail of ``segment``."""
+    """Implements ``Watch`` and ``Waiter``: reads that wait at the tail of ``segment``."""
 
-    __slots__ = ("_changed", "_reads", "_segment")
+    __slots__ = ("_changed", "_count", "_reads", "_segment")
 
     def __init__(self, reads: Reads, segment: Segment, changed: Callable[[], None]) -> None:
         self._reads = reads
         self._segment = segment
         self._changed = changed
+        self._count = 1
         segment.waiters[self] = None
         reads.parked += 1
 
@@ -37,12 +38,24 @@ class TailWatch:
     def gone(self) -> bool:
         return self._segment.gone
 
+    def join(self) -> bool:
+        reads = self._reads
+        if reads.parked >= reads.limit:
+            return False
+        self._count += 1
+        reads.parked += 1
+        return True
+
     def cancel(self) -> None:
-        if self._segment.waiters.pop(self, _NOBODY) is not _NOBODY:
+        waiters = self._segment.waiters
+        if self in waiters:
+            self._count -= 1
             self._reads.parked -= 1
+            if not self._count:
+                del waiters[self]
 
     def wake(self) -> None:
-        self._reads.parked -= 1
+        self._reads.parked -= self._count
         try:
             self._changed()
         except Exception as error:  # noqa: BLE001 - a caller's bug must neither stop the container nor stay unseen
@@ -51,11 +64,8 @@ class TailWatch:
             )
 
 
-_NOBODY = object()
-
-
 class Reads:
-    """The reads of one container. ``parked``: how many reads wait at tails."""
+    """The reads of one container. ``parked``: how many reads wait at tails, of ``limit``."""
 
     def __init__(
         self, state: ContainerState, parts: StoreParts, blocks: BlockReader, serves: Callable[[], bool]
@@ -65,7 +75,7 @@ class Reads:
         self._segments = state.segments
         self._blocks = blocks
         self._chunks = parts.chunks
-        self._limit = parts.settings.max_parked_reads
+        self.limit = parts.settings.max_parked_reads
         self._serves = serves
         self.parked = 0
 
@@ -135,15 +145,15 @@ class Reads:
         segment = self._in_memory(name)
         if segment is None or segment.sealed or offset < segment.length:
             return None
-        if self.parked >= self._limit:
+        if self.parked >= self.limit:
             return None
         segment.touched = True
         return TailWatch(self, segment, changed)
 
     async def _park(self, segment: Segment) -> None:
         """Wait until the segment changes. Cancellation leaves nothing behind."""
-        if self.parked >= self._limit:
-            raise ThrottledError("too many reads wait", resource="parked_reads", limit=self._limit)
+        if self.parked >= self.limit:
+            raise ThrottledError("too many reads wait", resource="parked_reads", limit=self.limit)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def changed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from penstock.client.options import settings_of
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.control.layout import Endpoint

@@ -11,7 +11,6 @@ import textwrap
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +20,7 @@ from penstock.core.units import format_duration, format_size
 from penstock.model.answers.forecast import HistoryPoint
 from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.model.retention import EffectivePolicy
+from penstock.model.values.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
 from penstock.app.integrity.start_check import StartFacts, check_start
 from penstock.app.settings import MEMORY_BASE_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
+from penstock.model.values.dataclass import dataclass
 from penstock.net.grpc.gate import GateLimits
 from penstock.net.http.http_limits import RestLimits
 from penstock.net.wire.wire_limits import WireLimits

@@ -12,7 +12,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import NotFoundError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.http.health import Checks
 from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,6 +12,7 @@ from penstock.app.logs import LogFormat
 from penstock.app.replicated.log_place import TIER2_LOG, parse_log_place
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.net.dial.addresses import host_of, is_host
 from penstock.net.tls.settings import TlsSettings
 

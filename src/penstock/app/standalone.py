@@ -7,7 +7,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.app.tier2 import check_place
 from penstock.app.workers.layout import settle_layout, workers_of
 from penstock.app.workers.supervisor import Worker, Workers, open_workers
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.security import Security
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.server_tls import ServerTls

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.telemetry import Labels, Tally
 
 BOUNDS_S = (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from penstock.app.settings import EmbeddedSettings, is_loopback
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects

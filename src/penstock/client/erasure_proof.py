@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from penstock.client.retry import retrying
@@ -12,6 +12,7 @@ from penstock.core.segments.erasure_receipt import digest_of, positions_digest, 
 from penstock.model.errors import SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import READ_MAX_BYTES, Segments
 from penstock.ports.rng import Rng
 

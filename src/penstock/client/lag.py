@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.client.moments import Services
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, leaves
 from penstock.model.names import StreamName, segment_name
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.cuts import SegmentSpan
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService

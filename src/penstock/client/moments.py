@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
@@ -23,6 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.layout import Successor
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, ProtocolError
+from penstock.model.values.dataclass import dataclass
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from penstock.model.values.dataclass import dataclass
 
 TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "32 bytes": "32s"}
 """Types of binary fields, as ``struct`` names them. All are big-endian; ``u`` is unsigned, ``i`` signed."""

@@ -7,7 +7,6 @@ written; version 2, the same message as text, is read too. Source: docs/formats/
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from penstock.codec.bookie import encode_varint, take_varint
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 MAGIC: Final = b"BookieMetadataFormatVersion\t"
 VERSION: Final = 3

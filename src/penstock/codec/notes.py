@@ -9,9 +9,9 @@ import hashlib
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 _MARK = "\u2014 "  # an em dash and a space begin a signature
 _ED25519 = b"\x01"

@@ -14,7 +14,6 @@ import enum
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Any, NewType, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -31,6 +30,7 @@ from penstock.model.errors import InvalidArgumentError, PenstockError, ProtocolE
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, PolicyDocument
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 Function: TypeAlias = Callable[[Any], Any]
 

@@ -8,11 +8,11 @@ Source: Pravega's shared/protocol, ``Watermark``, ``SegmentWithRange``, ``Versio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct, error
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 
 _HEADER = Struct(">BBBBi")  # format, version, revisions, revision, length of its data
 _BOUNDS = Struct(">qq")

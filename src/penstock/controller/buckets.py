@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.control.streams import CounterRecord
 from penstock.codec.control.truncations import BucketRecord, HeartbeatRecord
@@ -22,6 +21,7 @@ from penstock.controller.set_aside import SetAside
 from penstock.core.streams.buckets import bucket_of, distribute
 from penstock.model.errors import BadKeyVersionError, KeyNotFoundError, PenstockError, UnavailableError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import KEY_ABSENT, TableEntry
 from penstock.ports.rng import Rng
 

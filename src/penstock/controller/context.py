@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from penstock.controller.histories import Histories
@@ -22,6 +22,7 @@ from penstock.controller.watermarks.due import DueWatermarks
 from penstock.model.errors import CorruptDataError, StreamNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.retention import PolicyTarget
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.access.authenticator import PresentRights
 from penstock.ports.clock import Clock
 from penstock.ports.data.service import SegmentService

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.codec.control.record import Record
@@ -19,6 +18,7 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import (
     ANY_VERSION,
     KEY_ABSENT,

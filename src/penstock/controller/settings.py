@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
 
 DAY_MS = 86_400_000

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.codec.control.streams import StreamRecord
 from penstock.controller import keys
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TableCheck, TablePut
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.identity import Identity
 from penstock.model.traces.spans import apart
+from penstock.model.values.dataclass import dataclass
 
 TEXT_MAX = 1_000  # characters of who and why; they go into each audit entry
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 TLS_CA, CLIENT_CERT, CLIENT_KEY = "PENSTOCK_TLS_CA", "PENSTOCK_CLIENT_CERT", "PENSTOCK_CLIENT_KEY"
 TOKEN_FILE, USER, PASSWORD_FILE = "PENSTOCK_TOKEN_FILE", "PENSTOCK_USER", "PENSTOCK_PASSWORD_FILE"

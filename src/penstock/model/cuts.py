@@ -6,12 +6,12 @@ import base64
 import gzip
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock.model.errors import InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, epoch_of, make_segment_id, number_of
+from penstock.model.values.dataclass import dataclass
 
 NOT_STARTED = -1
 """Offset of a segment that is known but not started, because a predecessor is unfinished."""

@@ -5,10 +5,10 @@ Source: docs/design/0051-identity.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 NAME_MAX = 255  # characters of an identity's name
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from penstock.model.values.dataclass import dataclass
 
 KEY_ID_BYTES: Final = 16
 _KEY = re.compile(r"([0-9a-f]{16})-([0-9a-f]{32})")

@@ -6,12 +6,12 @@ Source: docs/design/0003-names.md. The spellings are Pravega's, so that its clie
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from uuid import UUID
 
 from penstock.model.errors import InvalidNameError
 from penstock.model.segments import SegmentId, epoch_of, make_segment_id, number_of
+from penstock.model.values.dataclass import dataclass
 
 SCOPE_NAME_MAX = 255  # characters, as in Pravega
 STREAM_NAME_MAX = 250  # characters; room for prefixes such as _MARK within Pravega's 255

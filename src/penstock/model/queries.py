@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 UNKNOWN_QUERY = "unknown"
 """As ``replaces``: every user of the name that is no query, such as an earlier version, a job, or a reader group."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names and values in the order in which they were given. A name may occur several times."""

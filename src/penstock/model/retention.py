@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 
 
 class Inherit(enum.Enum):

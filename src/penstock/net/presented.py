@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,6 +18,7 @@ from penstock.model.credentials import (
     Credentials,
 )
 from penstock.model.errors import InvalidArgumentError, UnsupportedError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.tls.client import ClientTls
 
 _PRAVEGA = "pravega_client_"

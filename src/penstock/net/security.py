@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from penstock.core.access.refusals import Refusal
+from penstock.model.values.dataclass import dataclass
 from penstock.net.tls.server_tls import ServerTls
 from penstock.ports.access.authenticator import Authenticator, PresentRights
 from penstock.ports.access.tokens import TokenIssuer, TokenVerifier

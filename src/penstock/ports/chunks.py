@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Buffer
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from penstock.model.values.dataclass import dataclass
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What writers take. The callee must be done with it when the call returns."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
 from penstock.model.damage import Damage
+from penstock.model.values.dataclass import dataclass
 
 SCRUB_MAX_BYTES = 8 << 20
 """Most that one page of a scrub reads: some ten milliseconds of a disk and of a core."""

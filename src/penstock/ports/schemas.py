@@ -5,9 +5,10 @@ Calls block: an event loop makes them in a thread. An implementation may be used
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from penstock.model.values.dataclass import dataclass
 
 
 class SchemaKind(Enum):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from penstock.core.scaling.decision import MUTE_MINUTES, heat_of
 from penstock.core.scaling.rates import RateMeter
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import ScaleType
 from penstock.model.scaling import Heat, SegmentRates
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import SegmentInfo
 

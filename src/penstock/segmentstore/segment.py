@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.codec.store.rows import ChunkRecord, SegmentRecord
 from penstock.core.segments.placement import is_transaction_name, is_transient_name
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.tables import TableKind

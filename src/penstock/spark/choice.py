@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.model.errors import InvalidArgumentError, InvalidNameError, StreamNotFoundError
 from penstock.model.names import RECORD_STREAMS, StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Services
 
 WHICH_STREAM = (

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from penstock.client.lag import unread_after
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.connect import Link, Services
 from penstock.spark.reading.planning import now_ms

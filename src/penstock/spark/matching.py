@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.cases.matching import Contains as Contains
 from penstock.core.cases.matching import JsonField as JsonField
 from penstock.core.segments.erasure_receipt import NOT_SEEN
 from penstock.model.errors import UnsearchableEventError
+from penstock.model.values.dataclass import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.core.access.resources import parse_grant
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.access.bearer import JwtSettings
 from penstock.storage.access.delegation import TOKEN_S, TOKEN_S_MAX, TOKEN_S_MIN
 

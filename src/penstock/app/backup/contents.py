@@ -4,7 +4,7 @@ erasures, and missing chunks."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.codec.store import rows as records
 from penstock.controller import keys
 from penstock.model.errors import SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.offload import Offload
 from penstock.segmentstore.store import SegmentStore
 

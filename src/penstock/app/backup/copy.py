@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from penstock.app.backup.manifest import LogPosition
@@ -18,6 +18,7 @@ from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.codec.store.wal import EpochRecord
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.offload import Offload
 from penstock.storage.log.check import read_epoch
 from penstock.storage.log.scan import Accepted, LogFile, accept_file, list_log, promised_behind, read_log

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.machine.calls import replace_file
 from penstock.storage.machine.copy import Copied
 from penstock.storage.machine.data_directory import BACKUP_DATA, BACKUP_MANIFEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.cli.common.loss import Loss
@@ -16,6 +16,7 @@ from penstock.model.answers.plan import RetentionPlan
 from penstock.model.errors import NotFoundError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
+from penstock.model.values.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import check_path
 
 SCHEME: Final = "zk"

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -56,6 +56,7 @@ from penstock.model.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.client import ClientTls, FreshTls
 from penstock.net.workers.link import Handler, WorkerLink

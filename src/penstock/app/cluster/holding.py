@@ -10,7 +10,7 @@ import enum
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.app.cluster.unit_links import UnitLinks
@@ -32,6 +32,7 @@ from penstock.model.errors import (
     PenstockError,
     SessionEndedError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Coordination
 from penstock.segmentstore.store import SegmentStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,7 @@ from penstock.model.errors import (
 )
 from penstock.model.ledgers import Bookie
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Change, Coordination, Create
 from penstock.ports.objects import Objects

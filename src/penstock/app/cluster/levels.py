@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final, NoReturn, TypeVar
 
 from penstock.app.cluster.operations.reading import DamagedNode, NodeReader
@@ -29,6 +28,7 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Coordination
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from penstock.app.access.refusal_audit import Record
@@ -34,6 +33,7 @@ from penstock.model.errors import (
     SessionEndedError,
     UnavailableError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.net.dial.addresses import host_of, parse_address
 from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import Handler, WorkerLink

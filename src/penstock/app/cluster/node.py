@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from penstock.app.cluster.access.secret import SecretInForce, obey_secret
 from penstock.app.cluster.holding import Holding, HoldingLimits, HoldingState, UnitHost
@@ -36,6 +36,7 @@ from penstock.model.errors import (
     VersionTooNewError,
     WrongClusterError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import INCARNATIONS, ClusterConfig, StoreEntry
 from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.dial.security import DialSecurity
 from penstock.net.security import Security
 from penstock.net.tls.certificates import NO_ALPN

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from penstock.app.tier2 import locate_tier, part_of_tier2
 from penstock.codec.store.cluster_nodes import CONTAINERS, ClusterConfig
 from penstock.codec.store.container_record import ContainerRecord
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.ledgers import Ledgers
 from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.objects import Objects

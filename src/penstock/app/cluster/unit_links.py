@@ -7,11 +7,12 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 from penstock.model.errors import ContainerOfflineError, FencedError, PenstockError, UnavailableError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.workers.link import Answer, WorkerLink
 from penstock.net.workers.tcp_link import Accepted, Greeting
 from penstock.net.workers.worker_server import WorkerServer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from penstock.app.demo.flights import rows
+from penstock.model.values.dataclass import dataclass
 
 _KEYS = ["carrier", "hour"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from penstock.model.values.dataclass import dataclass
 
 _KILLS = ("#fcae91", "#bcbddc", "#a1d99b")
 """Colors of the times after kills."""

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from penstock.core.units import format_size
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.plane import ControlPlane
 
 _STORY = """\

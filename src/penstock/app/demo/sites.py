@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from penstock.app.demo.processes import Child
 from penstock.model.errors import UnavailableError
+from penstock.model.values.dataclass import dataclass
 
 _DOWN_S = 1.0
 START_S = 60.0

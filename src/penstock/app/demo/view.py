@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from penstock.app.demo.picture import Sample
 from penstock.core.units import format_size
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.client.store import AsyncStore
@@ -12,6 +11,7 @@ from penstock.core.cases.matching import Contains, JsonField, check_can_match
 from penstock.core.segments.erasure_receipt import NOT_SEEN
 from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError, UnsearchableEventError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 VALUES_MAX = 1_000_000  # values of one erasure; their set stays in memory
 _SCANNED_MAX = 10_000  # values searched as bytes, each of which costs a pass over every file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.codec.store.chunk_index import SUFFIX
 from penstock.core.segments.garbage import chunk_epoch, is_marker
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.offload import Offload
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.repair.catalogue_gaps import missing_objects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     VersionTooNewError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.offload import Offload
 from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
 from penstock.storage.log.check import SeenFrame, frames_in, look_at_log

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.integrity.source import Source, open_source
@@ -14,6 +13,7 @@ from penstock.app.workers.layout import owned_containers
 from penstock.codec.store import rows as records
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, DamagedRowError, InvalidArgumentError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Files
 from penstock.ports.integrity import FrameCheck
 from penstock.ports.offload import Offload

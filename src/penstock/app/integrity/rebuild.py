@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from penstock.app.backup.places import new_place
@@ -33,6 +33,7 @@ from penstock.app.tier2 import tier2_of_worker
 from penstock.app.workers.layout import CONTAINERS_EACH, WorkerLayout, settle_layout, worker_directory
 from penstock.core.cases.ledger import Ledger
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.machine.calls import sync_directory
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory

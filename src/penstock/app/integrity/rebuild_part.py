@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from crc32c import crc32c
 
@@ -20,6 +19,7 @@ from penstock.codec.store.wal import EpochRecord, encode_epoch
 from penstock.core.segments.garbage import chunk_epoch, is_marker, parse_chunk_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkReads, ChunkStorage
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.repair import rebuild as rows_of

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.app.integrity.reconcile import Reconciled
 from penstock.codec.store import rows as records
 from penstock.model.damage import Damage, DamageKind
+from penstock.model.values.dataclass import dataclass
 from penstock.segmentstore.repair.rebuild import ContainerCatalogue, RebuiltSegment
 from penstock.segmentstore.repair.rebuild_aside import RestoredAside
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 from penstock.app.settings import EmbeddedSettings
@@ -21,6 +21,7 @@ from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, positions_text
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.tables import TableEntry, TablePut

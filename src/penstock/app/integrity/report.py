@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import parse_segment_name
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
 
 ADVICE: Mapping[DamageKind, str] = {

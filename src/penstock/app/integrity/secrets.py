@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from penstock.model.errors import (
     PenstockError,
     VersionTooNewError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TableEntry, Tables
 from penstock.storage.access.secret_files import FOLDER
 from penstock.storage.access.store_key import key_path, load_key

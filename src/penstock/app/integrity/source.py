@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.replicated.log_place import refuse_replicated
@@ -13,6 +12,7 @@ from penstock.app.workers.layout import load_layout, worker_directory
 from penstock.codec.store.catalogue import DIRECTORY
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects

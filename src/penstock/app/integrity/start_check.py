@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.app.erasure.key import check_key
@@ -19,6 +19,7 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.catalogue import DIRECTORY as CATALOGUE
 from penstock.codec.store.wal import EpochRecord
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Files
 from penstock.ports.offload import Offload
 from penstock.storage.chunks.claim import examine_tier

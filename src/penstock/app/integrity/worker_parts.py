@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.integrity.source import Source
@@ -19,6 +18,7 @@ from penstock.codec.store.catalogue import DIRECTORY as CATALOGUE
 from penstock.codec.store.catalogue import ObjectName
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.segmentstore.repair.rebuild import list_catalogue, read_object

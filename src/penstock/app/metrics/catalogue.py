@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from penstock.model.values.dataclass import dataclass
 
 
 class MetricKind(enum.Enum):

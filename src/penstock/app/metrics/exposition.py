@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -12,6 +11,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from penstock.app.metrics.catalogue import METRICS, Metric, MetricKind
 from penstock.app.telemetry import BOUNDS_S, Snapshot
+from penstock.model.values.dataclass import dataclass
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 

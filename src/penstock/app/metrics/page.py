@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from penstock.app.metrics.disk import DiskMetrics
 from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.telemetry import Counters, Snapshot
 from penstock.model.errors import PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.reading_requests import path_route
 
 log = logging.getLogger(__name__)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.machine.calls import make_directories, replace_file
 
 SCHEME = "bookkeeper"

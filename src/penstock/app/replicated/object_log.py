@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from penstock.app.replicated.binding import bound_log, check_record, read_record
@@ -25,6 +25,7 @@ from penstock.model.errors import (
     UnsupportedError,
     VersionTooNewError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.nodes import VersionedNodes
 from penstock.ports.files import Files

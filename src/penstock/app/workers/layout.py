@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.settings import WORKERS_MAX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.access.secret_files import FOLDER
 from penstock.storage.machine.calls import replace_file, sync_directory
 from penstock.storage.machine.data_directory import is_complete, lost_part

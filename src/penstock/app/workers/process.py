@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.workers.layout import WorkerLayout
 from penstock.model.errors import InternalError, PenstockError, UnavailableError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.security import Security
 from penstock.net.tls.server_tls import ServerTls
 from penstock.net.tls.settings import TlsSettings

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from penstock.app.access.refusal_audit import Record
@@ -26,6 +26,7 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.net.tasks import together
 from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import WorkerLink, open_link

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TypeAlias
@@ -18,6 +17,7 @@ from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, positions_text
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.watermarks import TimeWindow
 from penstock.ports.data.service import SegmentService

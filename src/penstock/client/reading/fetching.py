@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias, TypeVar
 
 from penstock.client.moments import append_times
@@ -27,6 +27,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
 from penstock.model.traces.spans import Kind, active, segment_attributes, spanning
+from penstock.model.values.dataclass import dataclass
 from penstock.ports import forks
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.data.service import SegmentService

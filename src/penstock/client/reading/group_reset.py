@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
@@ -38,6 +37,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.plane import ControlPlane

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import CorruptDataError, InternalError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import StreamTransaction
 
 FORMAT = 2

@@ -6,10 +6,10 @@ These are pure decisions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from penstock.client.options import number
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 Beat = tuple[str, int]
 """The incarnation of a reader, and the number that grows while it lives."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
 
 from penstock.client.options import one_of
@@ -17,6 +16,7 @@ from penstock.client.reading.blocks import Block
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.reader import OnTruncated
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 Callback: TypeAlias = Callable[[Sequence[SegmentKey]], Awaitable[None] | None]
 """Called with segments as (stream, segment), sorted. It may be a coroutine function for an asynchronous reader."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from penstock.client.options import COUNT_MAX, as_bytes
 from penstock.core.streams.table_routing import partition_of
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.tables import (
     ANY_VERSION,

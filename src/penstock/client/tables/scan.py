@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.client.tables.entries import Entry, entry_of
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.tables import TableEntry
 

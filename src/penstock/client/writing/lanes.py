@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.client.writing.segment_sender import Lane
 from penstock.core.streams.routing import hash_key
 from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.model.segments import SegmentRange
+from penstock.model.values.dataclass import dataclass
 from penstock.ports import forks
 
 KEYS_CACHED_MAX = 1 << 17  # routing keys whose segment is remembered

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 from penstock.client.options import COUNT_MAX, number
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 BLOCK_BYTES_MIN = 1 << 10
 BLOCK_BYTES_MAX = 4 << 20

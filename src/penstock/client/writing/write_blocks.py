@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.codec.events import HEADER_BYTES, event_bounds, frame_events
@@ -11,6 +10,7 @@ from penstock.model.errors import InternalError, PenstockError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.model.traces.spans import ROOT, Kind, Span, SpanContext, active, append_attributes
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import Append, Appended
 from penstock.ports.files import Buffer
 

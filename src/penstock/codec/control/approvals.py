@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from penstock.codec.control.record import Field, JsonRecord
 from penstock.model.answers.approvals import ApprovalRequest
+from penstock.model.values.dataclass import dataclass
 
 
 class ApprovalState(enum.Enum):

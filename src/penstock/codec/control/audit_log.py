@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from penstock.codec.control.record import Field, JsonRecord
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 
 _HASH_BYTES = 32
 

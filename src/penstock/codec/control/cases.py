@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypeAlias
 
 from penstock.codec.control.record import Field, JsonRecord
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 Searched: TypeAlias = Mapping[SegmentId, tuple[int, int]]
 """By segment, the half-open range of its bytes that was searched."""

@@ -9,7 +9,7 @@ import base64
 import binascii
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from penstock.codec.store.erased import decode_ranges, encode_ranges
 from penstock.model.answers.erasure import ErasureDigest, ErasureHold, ErasureWithdrawal, TableConfirmation
 from penstock.model.errors import CorruptDataError
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 
 class ErasureState(enum.Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from penstock.codec.control.policy_document import decode_document, encode_document
@@ -12,6 +11,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Versio
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import HoldInfo, PolicyDocument
+from penstock.model.values.dataclass import dataclass
 
 POLICY_VERSION = 1
 

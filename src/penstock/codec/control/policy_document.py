@@ -9,7 +9,6 @@ import enum
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -37,6 +36,7 @@ from penstock.model.retention import (
     Retain,
     Unsubscribed,
 )
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 1
 _SHOWN = 60  # characters of a value in an error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
@@ -13,6 +12,7 @@ import msgspec
 from penstock.codec.control.record import Field, Fields, JsonRecord, Positions, dump_positions
 from penstock.model.answers.subscribers import Eviction
 from penstock.model.policies import ReaderGroupRetention
+from penstock.model.values.dataclass import dataclass
 
 SUBSCRIBER_VERSION = 2
 """Version of a dropped subscription: an older program would take it for a live one that holds data."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from penstock.model.errors import CorruptDataError, PenstockError, VersionTooNewError
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 1
 

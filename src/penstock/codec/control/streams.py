@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from penstock.model.policies import (
     StreamConfig,
 )
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 
 STREAM_VERSION = 2
 """Version of stream records with fields that version 1 lacks: an older program must not drop a policy that it does not

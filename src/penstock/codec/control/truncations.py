@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from penstock.codec.control.readers import SubscriberRecord
 from penstock.codec.control.record import Field, JsonRecord, Positions, dump_positions
+from penstock.model.values.dataclass import dataclass
 
 
 class GraceState(enum.Enum):

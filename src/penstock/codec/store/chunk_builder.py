@@ -7,11 +7,10 @@ Source: docs/formats/chunk-index.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from crc32c import crc32c
 
 from penstock.codec.store.chunk_index import IndexRecord, encode_record
+from penstock.model.values.dataclass import dataclass
 
 Bytes = bytes | bytearray | memoryview
 

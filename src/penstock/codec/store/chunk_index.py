@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 1
 SUFFIX = ".idx"

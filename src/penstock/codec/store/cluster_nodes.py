@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 FORMAT: Final = 1  # version of the JSON of all these nodes
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 FORMAT: Final = 1  # version of the JSON of a record without a catalogue and a home
 CATALOGUE_FORMAT: Final = 2  # a program that knows only 1 would drop both with its next change

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.store import layouts
 from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 1
 HEAD = layouts.ERASED.struct()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.errors import CorruptDataError, InternalError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 VERSION: Final = 1
 SEALED_VERSION: Final = 2

@@ -6,12 +6,12 @@ All integers are big-endian. Source: docs/formats/ledger-log.md, "Key objects".
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 VERSION: Final = 1
 MAGIC: Final = b"PsLK"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from penstock.codec.store.operations import APPEND, KIND_APPEND, Change, Operation, decode, decode_change, encode
 from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 4
 """2: the kinds from ``KIND_KEEP`` on. 3: those from ``KIND_ADOPT`` on. 4: those from ``KIND_LEASE`` on. Frames of earlier

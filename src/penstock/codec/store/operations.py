@@ -6,10 +6,10 @@ Source: docs/formats/operations.md.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 
 # First byte of an operation (docs/formats/operations.md), as are those below.
 KIND_CREATE, KIND_APPEND, KIND_SEAL, KIND_TRUNCATE = 1, 2, 3, 4

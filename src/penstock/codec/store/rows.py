@@ -7,10 +7,10 @@ unsigned: key order is number order. Source: docs/formats/metadata.md.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from penstock.codec.store import layouts
 from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 1
 SEGMENT_VERSION = 2

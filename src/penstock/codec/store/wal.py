@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
 
 from penstock.model.errors import InternalError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 
 BLOCK_BYTES: Final = 512
 HEADER_AT: Final = BLOCK_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.model.answers.erasure import ErasureProgress
@@ -15,6 +14,7 @@ from penstock.model.errors import (
     StorageFullError,
     UnavailableError,
 )
+from penstock.model.values.dataclass import dataclass
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 

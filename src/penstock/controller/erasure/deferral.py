@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
@@ -28,6 +28,7 @@ from penstock.model.callers import unattributed, verified_name
 from penstock.model.errors import ConflictError, ErasureWithdrawnError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TableCheck, TablePut
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from penstock.codec.control.cases import CaseRecord, CaseState
@@ -30,6 +30,7 @@ from penstock.core.segments.erasure_receipt import positions_digest, request_dig
 from penstock.model.errors import ConflictError, InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from msgspec import UNSET, convert
@@ -40,6 +40,7 @@ from penstock.model.answers.erasure import (
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.tables import VALUE_MAX_BYTES
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
@@ -22,6 +21,7 @@ from penstock.core.evidence.audit_log import ORIGIN_PREFIX, LogState
 from penstock.core.evidence.documents import rotation_bytes
 from penstock.model.answers.evidence import AuditCheckpoint
 from penstock.model.errors import InternalError, UnsupportedError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.signing import SigningKeys
 
 

@@ -9,7 +9,7 @@ deleted. Source: docs/design/0012-retention-clock.md, "Grace".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import PastTruncationsRecord
@@ -36,6 +36,7 @@ from penstock.model.errors import ConflictError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 HELD_AGAIN_MS = 600_000
 """Time until bytes that a hold keeps are checked again. Releasing the hold causes a check at once."""

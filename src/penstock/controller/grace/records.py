@@ -6,7 +6,7 @@ Source: docs/design/0012-retention-clock.md, "Grace".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import retention_keys
@@ -14,6 +14,7 @@ from penstock.controller.metadata import Metadata, Stored, stored
 from penstock.core.retention.facts import Hold
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, OnExceed
+from penstock.model.values.dataclass import dataclass
 
 UNDONE = "undone"
 """Id prefix of the holds that protect restored data from rules."""

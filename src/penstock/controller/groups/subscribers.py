@@ -4,7 +4,7 @@ too."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.codec.audit import AuditEntry, AuditKind
@@ -41,6 +41,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import READER_GROUP_PREFIX, StreamName, segment_name
 from penstock.model.queries import QuerySource
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.data.tables import TablePut
 

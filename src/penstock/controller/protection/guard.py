@@ -6,7 +6,6 @@ Source: docs/design/0011-retention-policies.md, docs/design/0054-locks.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.codec.control.policies import HoldRecord
 from penstock.codec.control.record import Positions
@@ -20,6 +19,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import TABLE_SUFFIX, parse_segment_name
 from penstock.model.retention import Level
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TableCheck
 
 

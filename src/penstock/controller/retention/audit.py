@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from penstock.model.callers import current_caller
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, PenstockError, WriterFencedError
 from penstock.model.names import AUDIT_STREAM, MARK_PREFIX, RECORD_STREAMS, StreamName, segment_name
 from penstock.model.segments import make_segment_id
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.data.segments import Append, Segments
 from penstock.ports.data.tables import TablePut, TableRemoval

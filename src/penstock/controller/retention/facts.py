@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.control.readers import RetentionSetRecord, SubscriberRecord
 from penstock.codec.control.streams import CounterRecord, HeadRecord, StreamState
@@ -33,6 +33,7 @@ from penstock.model.errors import CorruptDataError, SegmentNotFoundError, Subscr
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy, PolicyDocument
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TableRemoval
 
 

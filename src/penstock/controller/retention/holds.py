@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord
@@ -45,6 +45,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, parse_segment_name
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ Source: docs/design/0011-retention-policies.md.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -44,6 +44,7 @@ from penstock.model.errors import (
 from penstock.model.names import RECORD_STREAMS, StreamName
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget, Retain
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut
 
 POLICIES = "policies"

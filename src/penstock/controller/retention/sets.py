@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.codec.control.readers import RetentionSetRecord, TailRecord
 from penstock.controller import keys
@@ -17,6 +16,7 @@ from penstock.controller.set_aside import SetAside
 from penstock.core.retention.facts import StreamCutRecord
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TablePut
 
 RECORDS_MAX = 2000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -33,6 +33,7 @@ from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.policies import LONG_MAX
 from penstock.model.traces.spans import spanning
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.tables import TableCheck, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.streams import StreamState
@@ -22,6 +22,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ScaleType, ScalingPolicy
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.rates import RateWatch
 
 CHANGES_MAX = 10

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.codec.control.record import Positions
 from penstock.codec.control.streams import HeadRecord, StreamState
 from penstock.controller.context import Context
@@ -14,6 +12,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import SegmentNotFoundError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import SegmentInfo
 
 _TRIES = 8  # times that the epoch may change during one answer

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeAlias
 
 from penstock.controller import keys
@@ -30,6 +30,7 @@ from penstock.model.errors import (
 from penstock.model.names import KEY_VALUE_TABLES as RECORDS
 from penstock.model.names import StreamName, check_name, table_segment_name
 from penstock.model.policies import SEGMENTS_MAX
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.scopes import PAGE_MAX, Scopes
 from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.tables import KEY_ABSENT, TableEntry, TableKind, TablePut, TableRemoval, Tables

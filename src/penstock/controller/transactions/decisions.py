@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.codec.audit import AuditEntry
@@ -19,6 +19,7 @@ from penstock.controller.context import Context
 from penstock.controller.metadata import Metadata, Stored, changing, create, stored
 from penstock.core.streams.transactions import TransactionFacts, Verb, has_expired, must_decide
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import NotedTime
 from penstock.ports.data.tables import TableCheck, TablePut
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.control.streams import HeadRecord
 from penstock.codec.control.watermarks import WatermarkRecord, WriterMarkRecord
@@ -23,6 +23,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.watermarks import Watermark, WriterMark, advance, timeout_of
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.codec.events import cut_events, event_bounds, frame_events
@@ -22,6 +21,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import NO_EVENT, READ_MAX_BYTES, Append
 
 WRITER = UUID(int=FIXED_IDS << 64 | 0x6D_61_72_6B_73_00_00_01)

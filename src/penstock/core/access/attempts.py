@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+from penstock.model.values.dataclass import dataclass
 
 FORGET_S = 600.0
 DELAY_FIRST_S = 1.0

@@ -7,7 +7,6 @@ arguments of the call, by name. Source: docs/design/0051-identity.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.core.access import resources as names
@@ -15,6 +14,7 @@ from penstock.core.access.rights import ANY, LOOK, Need, missing
 from penstock.core.cases.case import EVERYTHING
 from penstock.model.identity import Action, Identity
 from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE, StreamName
+from penstock.model.values.dataclass import dataclass
 
 Arguments: TypeAlias = Mapping[str, Any]
 Needs: TypeAlias = Callable[[Arguments], Sequence[Need]]

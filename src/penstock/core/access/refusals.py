@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from penstock.model.values.dataclass import dataclass
 
 MINUTE_MS = 60_000
 NAMED_MAX = 20

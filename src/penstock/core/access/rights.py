@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from penstock.core.access.resources import covers, touches
 from penstock.model.identity import Action, Grant, Identity
+from penstock.model.values.dataclass import dataclass
 
 ANY = frozenset(Action) - {Action.METRICS}
 """A right to the metrics alone shows nothing of a stream, a scope or the store."""

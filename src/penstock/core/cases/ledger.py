@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.codec.notes import ledger_text
@@ -22,6 +22,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import HoldInfo
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 __all__ = ["Ledger", "LedgerErasure"]
 

@@ -7,11 +7,12 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from penstock.core.segments.erasure_receipt import NOT_SEEN, values_digest
 from penstock.model.errors import InvalidArgumentError, UnsearchableEventError
+from penstock.model.values.dataclass import dataclass
 
 _NOT_SEEN_IN_FIELD = (
     "arrays and objects at the field, numbers in another notation, JSON within strings, "

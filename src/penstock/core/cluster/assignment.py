@@ -6,11 +6,11 @@ Source: docs/design/0065-cluster.md, "Moving a container".
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.codec.store.cluster_nodes import Assignment
 from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS, NO_CHOICES, Choices, StoreFacts, place
+from penstock.model.values.dataclass import dataclass
 
 LOSSES_MAX = 16
 """How many losses of one store are kept. More than three add no information, and the node stays small."""

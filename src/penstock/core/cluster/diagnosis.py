@@ -4,11 +4,11 @@ what is wrong"."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.units import counted
 from penstock.model.ledgers import Bookie
+from penstock.model.values.dataclass import dataclass
 
 CLOCK_MS_MAX: Final = 5_000
 """Clocks that differ by more than this are reported. A registration may take a second while a leader is elected."""

@@ -6,10 +6,10 @@ The rules are those of ``placement``. Source: docs/how-to/cluster.md, "Watch it"
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.core.cluster.placement import Choices, StoreFacts, able_stores, receivers
+from penstock.model.values.dataclass import dataclass
 
 _R = TypeVar("_R")
 

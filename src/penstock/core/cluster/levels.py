@@ -7,8 +7,9 @@ all processes can write it, so during an upgrade no process writes what another 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from penstock.model.values.dataclass import dataclass
 
 LEVEL: Final = 2
 """The level of this version. Raise it when a format changes that another process of the cluster, or the next owner of a

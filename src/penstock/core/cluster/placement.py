@@ -6,8 +6,10 @@ docs/design/0061-coordination.md, "The map".
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
+
+from penstock.model.values.dataclass import dataclass
 
 MOVE_PAUSE_MS = 10_000
 """Pause between moves that only balance: each one costs the container a pause of some 0.3 s."""

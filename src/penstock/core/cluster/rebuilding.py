@@ -6,10 +6,11 @@ Source: docs/design/0065-cluster.md, "Rebuild".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.store.catalogue import Kind, ObjectName
 from penstock.codec.store.container_record import CataloguePosition, ListedLedger
+from penstock.model.values.dataclass import dataclass
 
 
 def positions(names: Sequence[ObjectName]) -> Iterator[CataloguePosition]:

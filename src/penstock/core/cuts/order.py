@@ -16,7 +16,6 @@ import operator
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +23,7 @@ from penstock.core.streams.history import REMEMBERED_MAX, StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, positions_text, segment_text
+from penstock.model.values.dataclass import dataclass
 
 Positions = Mapping[SegmentId, int]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from penstock.core.evidence.merkle import Edge, leaf_hash
+from penstock.model.values.dataclass import dataclass
 
 TILE = 256
 """Entries of a tile: hashes of entries are stored in tiles of this size."""

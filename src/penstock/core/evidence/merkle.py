@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 HASH_BYTES = 32
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.codec.notes import Checkpoint, VerifierKey, from_base64, parse_checkpoint
@@ -19,6 +19,7 @@ from penstock.core.evidence.signers import check_signed, handed_over, has_signer
 from penstock.core.segments.erasure_receipt import canonical, receipt_problems
 from penstock.core.units import counted, format_size
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
+from penstock.model.values.dataclass import dataclass
 
 _UNREADABLE = (
     ValueError,

@@ -8,10 +8,10 @@ data prove nothing. Source: docs/design/0062-log-on-bookkeeper.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from penstock.codec.bookie import Code
+from penstock.model.values.dataclass import dataclass
 
 
 class Reply(Enum):

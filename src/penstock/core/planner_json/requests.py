@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -35,6 +34,7 @@ from penstock.core.retention.facts import (
 from penstock.core.streams.history import StreamHistory
 from penstock.model.answers.plan import LinePlan
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
+from penstock.model.values.dataclass import dataclass
 
 FIELDS = (
     "version",

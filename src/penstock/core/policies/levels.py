@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from penstock.model.retention import (
     Retain,
     Unsubscribed,
 )
+from penstock.model.values.dataclass import dataclass
 
 LIMITS: Final[Sequence[str]] = ("retain.min_bytes", "retain.min_age_s", "retain.max_bytes", "retain.max_age_s")
 """The fields that make a policy truncate. ``combine`` and ``measure`` alone only say how limits would be meant."""

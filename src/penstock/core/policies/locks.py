@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from penstock.codec.control.policy_document import LOCK, time_ms
@@ -17,6 +17,7 @@ from penstock.core.policies.levels import Floor, floor_of, resolve
 from penstock.model.errors import InvalidArgumentError, RetentionLockError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, Combine, EffectivePolicy, Level, Measure, PolicyDocument
+from penstock.model.values.dataclass import dataclass
 
 _UNLIMITED: Final = Floor(unlimited=True)
 

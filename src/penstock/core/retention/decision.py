@@ -5,7 +5,7 @@ Source: docs/design/0007-retention.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.core.cuts.order import CutOrder, Positions, compare
 from penstock.core.retention.explain import Situation, held_bytes, held_ranges, range_at
@@ -23,6 +23,7 @@ from penstock.core.retention.facts import (
 from penstock.core.retention.plan import PlanSummary, summary_of
 from penstock.core.retention.words import sentence
 from penstock.core.units import format_size
+from penstock.model.values.dataclass import dataclass
 
 
 def _most_bytes_first(item: tuple[tuple[HolderKind, str], int]) -> int:

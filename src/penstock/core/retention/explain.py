@@ -6,7 +6,7 @@ Source: docs/design/0034-settling-and-explaining.md, "Explaining".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.codec.control.policy_document import text_of_ms
@@ -16,6 +16,7 @@ from penstock.core.retention.limits import GeneralRule
 from penstock.core.retention.moves import Moves
 from penstock.core.retention.outlook import Outlook, PolicyShape
 from penstock.model.retention import Combine
+from penstock.model.values.dataclass import dataclass
 
 _TAKING = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
 

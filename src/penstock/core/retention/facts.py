@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, overload
 
@@ -13,6 +13,7 @@ from penstock.core.cuts.order import Positions
 from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import CorruptDataError
 from penstock.model.retention import EffectivePolicy
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

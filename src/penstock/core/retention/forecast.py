@@ -7,7 +7,8 @@ Source: docs/design/0012-retention-clock.md, "Forecast".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from penstock.model.values.dataclass import dataclass
 
 POINTS_MAX = 500  # points; as many as a plot shows
 RECENT_MS = 3_600_000

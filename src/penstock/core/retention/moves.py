@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, lower_bound, size_till, upper_bound
 from penstock.core.retention.candidates import ByteCuts, Spot
@@ -23,6 +23,7 @@ from penstock.core.retention.facts import (
 from penstock.core.retention.outlook import Outlook
 from penstock.core.retention.writers import Bound, verdict_of
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, OnExceed
+from penstock.model.values.dataclass import dataclass
 
 PRUNE_BATCH = 64
 """Number of records that are pruned together when the stream is not truncated."""

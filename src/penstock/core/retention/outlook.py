@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.core.cuts.order import Positions, at_or_after, head_of, lower_bound, size_till
@@ -16,6 +15,7 @@ from penstock.core.policies.levels import Floor, floor_of
 from penstock.core.retention.facts import Hold, RecordColumns, RetentionFacts, StreamCutRecord
 from penstock.model.policies import LONG_MAX, RetentionType
 from penstock.model.retention import EffectivePolicy, Measure, OnExceed, Unsubscribed
+from penstock.model.values.dataclass import dataclass
 
 _SHAPES_MAX = 256  # policy shapes in the cache
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.core.cuts.order import at_or_after
 from penstock.core.retention.explain import Situation
 from penstock.core.retention.facts import Advance, Drop
 from penstock.core.retention.moves import events_before
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.core.cuts.order import Positions, upper_bound
 from penstock.core.retention.decision import RetentionDecision
@@ -26,6 +26,7 @@ from penstock.core.retention.moves import events_before
 from penstock.core.retention.outlook import Outlook
 from penstock.core.retention.planner import decide
 from penstock.core.retention.words import sentence
+from penstock.model.values.dataclass import dataclass
 
 STEPS_MAX = 64
 """Maximum number of decisions in a row. Each moves the head, moves or drops a subscriber, or prunes all records, so an

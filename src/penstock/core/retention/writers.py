@@ -6,10 +6,10 @@ Source: docs/design/0007-retention.md, "Before truncation". Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.core.retention.facts import OPEN, RetentionRule, WriterState, WriterVerdict
 from penstock.model.retention import OnExceed
+from penstock.model.values.dataclass import dataclass
 
 _STATES = {OnExceed.HOLD: WriterState.HOLD, OnExceed.REJECT: WriterState.REJECT, OnExceed.EVICT: WriterState.NOTIFY}
 

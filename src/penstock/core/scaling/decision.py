@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.core.streams.history import EpochRecord
@@ -18,6 +17,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import SEGMENTS_MAX, ScaleType, ScalingPolicy
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, epoch_of, number_of
+from penstock.model.values.dataclass import dataclass
 
 COOLDOWN_MINUTES = 10
 """No decision changes a stream that has changed its segments within this time."""

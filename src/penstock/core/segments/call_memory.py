@@ -13,8 +13,10 @@ This module uses no event loop: the caller passes what arrives and the time, in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
+
+from penstock.model.values.dataclass import dataclass
 
 K = TypeVar("K")
 

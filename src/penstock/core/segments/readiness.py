@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from penstock.model.values.dataclass import dataclass
 
 FUNCTIONS = ("appends", "reads", "tiering")
 """``appends`` are acknowledged without delay; ``reads`` of what only tier 2 holds; ``tiering`` moves bytes there."""

@@ -19,9 +19,11 @@ Source: docs/design/0028-limits-and-memory.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from typing import Generic, TypeVar
+
+from penstock.model.values.dataclass import dataclass
 
 K = TypeVar("K")
 

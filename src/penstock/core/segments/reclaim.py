@@ -7,7 +7,6 @@ docs/design/0012-retention-clock.md, "The reclaim account".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.core.cuts.order import Positions, at_or_after, head_of, segments_to_delete
@@ -15,6 +14,7 @@ from penstock.core.retention.facts import Hold
 from penstock.core.streams.history import StreamHistory
 from penstock.model.answers.reclaim import PendingBytes, PendingLease, PendingReason, ReclaimReport
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 
 REMEMBERED_MAX = 256
 """Maximum number of cuts for which a history caches results."""

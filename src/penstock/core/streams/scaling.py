@@ -6,13 +6,13 @@ Source: docs/design/0032-order-of-cuts.md, "Epochs", and Pravega's controller AP
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.errors import InvalidArgumentError, ScaleConflictError
 from penstock.model.policies import SEGMENTS_MAX
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

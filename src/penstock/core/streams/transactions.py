@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.codec.control.streams import BatchPin, BatchRecord, CompletedRecord, TransactionRecord, TransactionState
@@ -17,6 +17,7 @@ from penstock.core.streams.query_source import BatchPlace, classify_batch
 from penstock.model.errors import InvalidArgumentError, TransactionNotFoundError, TransactionStateError
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId, number_of
+from penstock.model.values.dataclass import dataclass
 
 _LOW_BITS = 63
 

@@ -9,13 +9,14 @@ Source: Pravega's PeriodicWatermarking; docs/design/0043-watermarks.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.core.cuts.order import Positions, at_or_after, check_cut, upper_bound
 from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, TimeGoesBackError
 from penstock.model.segments import epoch_of
+from penstock.model.values.dataclass import dataclass
 
 TIMEOUT_MS = 60_000
 """How long a silent writer holds back the watermark of a stream whose ``timestamp_aggregation_ms`` is 0."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.model.names import StreamName
 from penstock.model.policies import ScalingPolicy
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 
 __all__ = ["ScalingChange", "SegmentHeat", "StreamScaling"]
 

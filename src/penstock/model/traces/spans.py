@@ -11,8 +11,9 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Protocol
+
+from penstock.model.values.dataclass import dataclass
 
 Value = str | int | float | bool
 

@@ -7,11 +7,11 @@ import base64
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from penstock.core.access.resources import of_segment
 from penstock.model.errors import NotConnectedError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.net.wire.wire_errors import own_token
 
 _KEPT_MAX = 10_000  # tokens

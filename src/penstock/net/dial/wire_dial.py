@@ -6,13 +6,13 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import cast
 
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
 from penstock.model.traces.spans import SpanContext, current
+from penstock.model.values.dataclass import dataclass
 from penstock.net.dial.addresses import connected_socket, looks_up_in_threads
 from penstock.net.dial.checking import tls_error
 from penstock.net.dial.security import PLAIN, DialSecurity

@@ -14,7 +14,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +21,7 @@ from typing import Self
 from penstock.codec.wire import http2_frames as h2
 from penstock.core.segments.call_memory import CallMemory
 from penstock.model.errors import InternalError, InvalidArgumentError, ProtocolError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.listening import listen_on
 from penstock.net.tls.door import TlsDoor, peer_certificate
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.model.errors import NotFoundError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.reading_requests import json_response, nothing, path_route
 
 Check = Callable[[], str | None]

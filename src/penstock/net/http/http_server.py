@@ -12,7 +12,7 @@ import json
 import logging
 import socket
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from types import TracebackType
 from typing import Self
@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route, Router
 from uvicorn import Config, Server
 
 from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.connections import connection_class
 from penstock.net.http.description import describe
 from penstock.net.http.guard import LOOPBACK_NAMES, Guard

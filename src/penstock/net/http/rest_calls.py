@@ -12,7 +12,6 @@ import inspect
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, get_type_hints
 
 from starlette.requests import Request
@@ -23,6 +22,7 @@ from penstock.codec.control.policy_document import decode_document
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.reading_requests import (
     Fields,
     Handler,

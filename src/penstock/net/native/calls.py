@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, get_type_hints
 
 from penstock.codec.values import Call
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyTarget
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import LeasedChunks
 from penstock.ports.data.erasing import Erasing

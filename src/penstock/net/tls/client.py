@@ -6,11 +6,11 @@ import logging
 import ssl
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.tls.certificates import CIPHERS
 
 log = logging.getLogger(__name__)

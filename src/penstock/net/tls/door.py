@@ -11,9 +11,9 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.tls.certificates import Alpn
 from penstock.net.tls.server_tls import ServerTls

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 ClientAuth = Literal["required", "optional"]
 

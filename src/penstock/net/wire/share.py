@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.codec.wire.frames import RID, segment_read_parts
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
+from penstock.model.values.dataclass import dataclass
 from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.security import OPEN, Security
 from penstock.net.wire.arena import ArenaPool

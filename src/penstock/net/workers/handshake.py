@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hmac
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.errors import InvalidArgumentError, PenstockError, ProtocolError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.workers.values import decode_error, encode_error
 from penstock.ports.rng import Rng
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from penstock.model.errors import ContainerOfflineError, NotConnectedError
+from penstock.model.values.dataclass import dataclass
 from penstock.net.tasks import together
 from penstock.net.workers.line import WorkerLine
 from penstock.ports.data.limits import AppendLimit, LimitAction

@@ -17,7 +17,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn
 
 from penstock.model.errors import (
@@ -27,6 +27,7 @@ from penstock.model.errors import (
     UnauthenticatedError,
     WrongClusterError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.net.dial.addresses import connected_socket, host_of, parse_address
 from penstock.net.listening import listen_on
 from penstock.net.peer_warnings import PeerWarnings

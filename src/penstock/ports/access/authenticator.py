@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from penstock.model.identity import Grant, Identity
+from penstock.model.values.dataclass import dataclass
 
 CREDENTIALS_MAX = 16 << 10
 """Characters of credentials; longer ones are refused before anything is parsed."""

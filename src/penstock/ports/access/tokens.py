@@ -4,11 +4,11 @@ of a plan may do."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.identity import Action, Grant, PlanLife
 from penstock.model.names import TABLE_SUFFIX, StreamName
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 MAX_NODE_BYTES = 100_000
 """Bytes of one node: ZooKeeper refuses a request of 1 MB as shipped, and one transaction holds several nodes."""

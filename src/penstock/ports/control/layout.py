@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.answers.scaling import StreamScaling
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 
 __all__ = ["ScaleResult"]
 

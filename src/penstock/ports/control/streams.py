@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from penstock.model.cuts import StreamCut
@@ -11,6 +11,7 @@ from penstock.model.errors import ConflictError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import SegmentRange
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.subscribers import SubscriberInfo
 

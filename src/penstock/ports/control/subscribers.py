@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -11,6 +10,7 @@ from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
+from penstock.model.values.dataclass import dataclass
 
 __all__ = ["SubscriberInfo"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import SEGMENTS_MAX
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.data.tables import KEY_MAX_BYTES
 

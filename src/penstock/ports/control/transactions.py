@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Buffer
 
 __all__ = ["OpenTransaction", "TransactionStatus"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
+
+from penstock.model.values.dataclass import dataclass
 
 HOLDER_MAX_BYTES = 512
 """Of the words that say who took a lease."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.ledgers import LogWipe
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ Source: docs/design/0016-sink.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from penstock.codec.store.chunk_builder import BuiltChunk
+from penstock.model.values.dataclass import dataclass
 
 ADOPT_MAX_CHUNKS = 1000
 """Chunks of one call: their sidecars are read before it answers."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.policies import ScaleType
 from penstock.model.scaling import SegmentRates
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from penstock.model.errors import PenstockError
 from penstock.model.traces.spans import SpanContext
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Buffer
 
 NO_EVENT = -(1 << 63)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import PenstockError, StorageFullError, UnavailableError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import NO_EVENT
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.state import ContainerState

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, DamagedRowError, InternalError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.keyvalue import KeyValueStore

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from penstock.codec.events import HEADER_BYTES, event_bounds
@@ -40,6 +40,7 @@ from penstock.model.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.segmentstore.parts import StoreParts

@@ -6,11 +6,12 @@ Source: docs/design/0015-integrity.md.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects

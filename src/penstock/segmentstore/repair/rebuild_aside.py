@@ -5,7 +5,7 @@ them. This module applies the changes. Source: docs/design/0040-damaged-rows.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from crc32c import crc32c
 
@@ -15,6 +15,7 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import IndexRecord, encode_record, index_name
 from penstock.core.segments.garbage import ChunkName, gap_name
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.keyvalue import KeyValueStore

@@ -9,7 +9,7 @@ meanwhile: that is not damage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from penstock.codec.store import catalogue as catalogue_codec
@@ -17,6 +17,7 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkReads
 from penstock.ports.integrity import CheckedLog, CheckedRows, ScrubPage
 from penstock.ports.objects import Objects

@@ -6,11 +6,11 @@ Source: docs/design/0065-cluster.md, "Rebuild".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
 from penstock.codec.store.container_record import CataloguePosition
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects
 from penstock.segmentstore.metadata import MetadataRows

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import index_name
 from penstock.core.segments.garbage import imports_listed, parse_import_name
 from penstock.core.segments.placement import is_transaction_name
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.segment import Chunk, Segment

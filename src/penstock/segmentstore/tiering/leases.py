@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import DamagedRowError, InvalidArgumentError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.data.chunks import HOLDER_MAX_BYTES, Lease
 from penstock.segmentstore.segment import Segment

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.codec.control.policy_document import FIELDS, decode_document, value_of
 from penstock.core.policies.levels import check_effective, document_of, resolve, validate, with_value
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.retention import EMPTY, INHERIT, EffectivePolicy, Inherit, PolicyDocument
+from penstock.model.values.dataclass import dataclass
 
 ALL_FIELDS = tuple(item.path for item in FIELDS)
 

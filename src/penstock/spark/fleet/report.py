@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.app.cli.common.words import most_held_first
+from penstock.model.values.dataclass import dataclass
 
 VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

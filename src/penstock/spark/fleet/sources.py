@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 SHARE_ROWS = 32_768
 SHARE_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import NotFoundError, PenstockError, ScopeNotFoundError
 from penstock.model.names import StreamName
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.option_values import TOKEN_S

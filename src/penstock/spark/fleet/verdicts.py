@@ -6,7 +6,7 @@ Source: docs/formats/fleet.md, "Decisions". Needs numpy and pyarrow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.core.retention.days import FreedDay, freed_by_day, gone_bytes, mer
 from penstock.core.retention.facts import Advance, Drop, WriterState
 from penstock.core.retention.planner import RetentionDecision, RetentionFacts
 from penstock.core.retention.settlement import settle
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.fleet.layout import CUT
 from penstock.spark.fleet.screen import ASK, CODES, RULES, Codes
 

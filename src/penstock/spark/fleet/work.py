@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from penstock.core.retention.facts import RetentionFacts
 from penstock.core.retention.outlook import shape_of
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.model.retention import EffectivePolicy
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.fleet.changes import PolicyEdit
 from penstock.spark.fleet.rows import FactsRows, Ints

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.matching import Match, Where, matching_batches
 
 if TYPE_CHECKING:

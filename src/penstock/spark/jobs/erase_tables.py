@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.errors import InvalidArgumentError, PenstockError, StreamNotFoundError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.lake.task import on_spark
 from penstock.spark.lake.opening import TableAddress, open_table

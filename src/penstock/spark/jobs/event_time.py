@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}

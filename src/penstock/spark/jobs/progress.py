@@ -6,10 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.model.errors import PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import close_links
 
 log = logging.getLogger("penstock.spark")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Connector, Services, link
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.planning import now_ms

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, parse_segment_name, segment_name
 from penstock.model.retention import PolicyTarget
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.streams import StreamDescription
 from penstock.spark.connect import Connector, Services, dial, link

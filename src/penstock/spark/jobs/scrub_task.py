@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_r
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import SYSTEM_SCOPE
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.spark.connect import Connector, Services, link
 

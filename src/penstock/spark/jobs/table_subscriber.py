@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.queries import SOURCE_MAX_BYTES, QuerySource
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Services
 from penstock.spark.reading.planning import positions_of
 from penstock.spark.reading.subscription import subscribe

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import InvalidArgumentError, missing_extra
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.lake.delta import DeltaLakeTable
 from penstock.spark.lake.iceberg import IcebergTable, check_table_name, open_catalog
 from penstock.spark.lake.parquet import ParquetTable

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from penstock.model.errors import InvalidArgumentError, UnavailableError, UnsupportedError, missing_extra
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.machine.calls import sync_directory
 
 SCHEMES = ("s3", "gs", "az")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from penstock.model.errors import ConflictError
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.lake.place import Place
 
 FORMATS = ("delta", "iceberg", "parquet")

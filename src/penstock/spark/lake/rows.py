@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, cast
 from uuid import uuid4
 
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.lake.place import Place
 from penstock.spark.lake.port import DATE, HOUR, PERIODS, DataFile, file_name, file_name_of_run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.errors import NotFoundError
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.lake.place import Place
 from penstock.spark.lake.port import KEY, OFFSET, SEGMENT, Change, CommittedTable, DataFile, TableState
 from penstock.spark.lake.rows import FilePlan, RowWriter, read_rows

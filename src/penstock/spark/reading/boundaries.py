@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
 from penstock.model.errors import UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import READ_MAX_BYTES
 from penstock.ports.data.service import SegmentService
 from penstock.spark.reading.segment_reads import chunk_pages

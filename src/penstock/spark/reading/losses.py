@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Services
 from penstock.spark.reading.positions import Loss, each_offset
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, epoch_of
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.layout import Successor
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services

@@ -13,12 +13,13 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 from uuid import uuid4
 
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.worker.lifetime import is_source_runner
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import itemgetter
 from typing import TypeAlias, overload
 from uuid import UUID
@@ -17,6 +17,7 @@ from uuid import UUID
 from penstock.codec.columns import Records, column
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.chunks import ChunkRange
 from penstock.spark.connect import Connector
 

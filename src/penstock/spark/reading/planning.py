@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.chunks import HOLDER_MAX_BYTES, ChunkRange
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services

@@ -11,13 +11,14 @@ Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.choice import StreamChoice
 
 VERSION = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.codec.columns import column
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.reading.plan import Piece, event_starts
 from penstock.spark.schema import APPEND_TIME
 

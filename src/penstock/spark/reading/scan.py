@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from struct import Struct
 from typing import Any, TypeAlias
@@ -34,6 +34,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.append_times import AppendClock
 from penstock.spark.arrays import integers, moment, repeated
 from penstock.spark.option_values import PlainEvents

@@ -12,11 +12,11 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from penstock.model.values.dataclass import dataclass
 
 ROOT = "penstock"
 _OWN = ("penstock", "pyspark_penstock")

@@ -11,7 +11,6 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +20,7 @@ from penstock.model.credentials import INSECURE, PASSWORD_FILE, TOKEN_FILE, USER
 from penstock.model.errors import PlanExpiredError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyTarget
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Connector, Services, open_services
 from penstock.storage.machine.clock import RealClock
 

@@ -8,7 +8,7 @@ docs/design/0016-sink.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from penstock.codec.events import EVENT_MAX_BYTES
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.arrays import integers
 from penstock.spark.connect import RETRY_S, Connector, Services, patiently
 from penstock.spark.options import WriteOptions

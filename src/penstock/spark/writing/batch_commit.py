@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -26,6 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.queries import QuerySource
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.imports import ADOPT_MAX_CHUNKS, ChunkImports, ImportedChunk
 from penstock.ports.data.segments import Append

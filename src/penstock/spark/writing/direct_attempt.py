@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.codec.store.chunk_builder import BuiltChunk, ChunkBuilder
 from penstock.model.errors import UnsupportedError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.imports import ChunkImports, ImportedChunk, ImportGrant
 from penstock.spark.connect import Services, patiently

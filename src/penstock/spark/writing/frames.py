@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from penstock.core.streams.routing import Router
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.arrays import NO_BYTES, integers, numbers
 
 APPEND_BYTES = 2 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -10,6 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.imports import ImportedChunk
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import uuid4
 
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import WriterFencedError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.segments import Append
 from penstock.spark.connect import RETRY_S, Services, patiently

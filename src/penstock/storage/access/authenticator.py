@@ -10,13 +10,14 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.core.access.attempts import Attempts
 from penstock.core.access.plans import still_held
 from penstock.model.errors import PenstockError, ThrottledError, UnauthenticatedError, UnavailableError
 from penstock.model.identity import Grant, Identity
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
 from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from uuid import UUID
 
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnauthenticatedError
 from penstock.model.identity import Grant, Identity
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.storage.access.store_key import StoreKey, public_key
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.access.secret_files import FOLDER, locked, read_secret, write_secret
 
 if TYPE_CHECKING:

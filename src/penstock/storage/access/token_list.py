@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.model.errors import (
     UnauthenticatedError,
     VersionTooNewError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
 from penstock.storage.access.shared_note import check_not_lost
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
 from penstock.model.identity import Grant, Identity
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.access.passwords import PasswordHash
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
 from penstock.storage.access.shared_note import check_not_lost

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng

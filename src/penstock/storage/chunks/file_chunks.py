@@ -6,12 +6,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import cast
 
 from penstock.codec.store.chunk_index import SUFFIX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import BatchFiles, Buffer, File, Files, FileWrite
 from penstock.storage.chunks.names import check_chunk_name

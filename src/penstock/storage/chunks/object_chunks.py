@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnsupportedError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import Buffer
 from penstock.ports.objects import Objects

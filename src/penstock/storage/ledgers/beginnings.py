@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.store.ledger_cipher import LedgerCipher, sealed_parts
 from penstock.codec.store.ledger_entries import LedgerHeader, encode_header, parts_of
 from penstock.model.errors import NotEnoughBookiesError
 from penstock.model.ledgers import COPIES_MIN, LedgerSpec
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.ledgers import Ledgers, LedgerWriter
 from penstock.ports.files import Buffer

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from penstock.codec.bookie import LAST_ENTRY, Code, Entry, Operation, decode_entry, encode_read
 from penstock.codec.ledger_metadata import LedgerMetadata, ensemble_of
 from penstock.core.ledgers.recovery import Quorum, Reply, judge_code
 from penstock.model.errors import CorruptDataError, NotConnectedError, UnavailableError
 from penstock.model.ledgers import Bookie
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.nodes import Nodes
 from penstock.storage.ledgers.connections import BookieConnections, Connect, connect_tcp
 from penstock.storage.ledgers.limits import LedgerLimits

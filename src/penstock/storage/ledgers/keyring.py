@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.store.ledger_keys import SECRET_BYTES
 from penstock.model.errors import PenstockError, UnavailableError, UnsupportedError
 from penstock.model.ledgers import KEY_ID_BYTES, LedgerKey, LogWipe
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.ledger_keys import LedgerKeys
 from penstock.ports.rng import Rng

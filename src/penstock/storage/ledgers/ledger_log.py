@@ -7,7 +7,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.ledgers import LedgerSpec, LogWipe
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.ledgers import Ledgers, LedgerWriter
 from penstock.ports.cluster.nodes import VersionedNodes
 from penstock.ports.durable_log import LogAddress

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.codec.bookie import ENTRY_MAX_BYTES
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

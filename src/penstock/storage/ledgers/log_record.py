@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from penstock.codec.store.container_record import ContainerRecord, decode_record, encode_record
 from penstock.core.cluster.ownership import Standing, frozen, is_owner, judge_change, plain_noted
@@ -18,6 +17,7 @@ from penstock.model.errors import (
     NotFoundError,
     UnavailableError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.nodes import VersionedNodes
 from penstock.ports.rng import Rng

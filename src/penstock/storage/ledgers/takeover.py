@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.codec.bookie import (
     ENTRY,
@@ -22,6 +22,7 @@ from penstock.codec.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from penstock.core.ledgers.placement import choose_bookies
 from penstock.core.ledgers.recovery import Quorum, Reply, Step, confirmed_after_fence, judge_code, judge_entry
 from penstock.model.errors import CorruptDataError, UnavailableError, UnsupportedError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.ledgers.connections import BookieConnections
 from penstock.storage.ledgers.metadata import LedgerNodes, closed_at, names_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.codec.bookie import (
     Answer,
@@ -25,6 +25,7 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Buffer
 from penstock.storage.ledgers.connections import BookieConnection
 from penstock.storage.ledgers.limits import LedgerLimits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.store.wal import (
     EPOCH_FILE_BYTES,
@@ -18,6 +17,7 @@ from penstock.codec.store.wal import (
 )
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Files
 from penstock.ports.integrity import FrameCheck
 from penstock.storage.log.scan import FrameReader, LogFile, LogImage, list_log, read_log

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.codec.store.wal import FRAMES_AT, HEADER_AT, FileHeader, encode_file_header, encode_frame, join_small
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, File
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.codec.store.wal import BLOCK_BYTES, FRAMES_AT, PAYLOAD_MAX, frame_bytes
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 
 SEGMENT_BYTES = 32 << 20
 BUDGET_BYTES = 1 << 30

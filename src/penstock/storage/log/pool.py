@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.store.wal import HEADER_AT, encode_free_mark
 from penstock.model.errors import ContainerOfflineError, StorageFullError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import File, Files
 from penstock.storage.log.scan import LOG_SUFFIX, LogFile
 

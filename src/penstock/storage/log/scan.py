@@ -6,7 +6,6 @@ Nothing here changes a file. Source: docs/design/0004-log.md, "What recovery bel
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.store.wal import (
     BLOCK_BYTES,
@@ -23,6 +22,7 @@ from penstock.codec.store.wal import (
     frame_payload,
 )
 from penstock.model.errors import CorruptDataError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import File, Files
 
 LOG_SUFFIX = ".log"

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
 from penstock.model.errors import CorruptDataError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import FileWrite
 from penstock.storage.machine.calls import may_be_synced_as_a_whole, sync_file_system, translated, write_all
 from penstock.storage.machine.direct import DIRECT_MIN_BYTES, DirectWriter

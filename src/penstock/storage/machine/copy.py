@@ -6,10 +6,10 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.machine.calls import make_directories, sync_directory, translated
 
 _STEP_BYTES = 1 << 20

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, StorageFullError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import Buffer
 from penstock.storage.chunks.names import check_chunk_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -15,6 +15,7 @@ from penstock.model.errors import (
     NotEmptyError,
     SessionEndedError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import (
     Change,
     Check,

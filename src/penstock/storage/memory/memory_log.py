@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import ContainerOfflineError, InternalError, InvalidArgumentError, StorageFullError
 from penstock.model.ledgers import LogWipe
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.codec.log_objects import LogObject, encode_object, object_name
 from penstock.model.errors import (
@@ -17,6 +16,7 @@ from penstock.model.errors import (
     StorageFullError,
     UnavailableError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Buffer
 from penstock.ports.objects import ExclusiveObjects
 from penstock.storage.object_log.limits import ObjectLogLimits

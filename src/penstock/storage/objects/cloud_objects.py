@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -26,6 +25,7 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 
 SCHEMES = ("s3", "gs", "az")
 

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +31,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.objects.hdfs_errors import datanode_call, is_without_room, translated
 
 if TYPE_CHECKING:

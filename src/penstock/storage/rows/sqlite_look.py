@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from crc32c import crc32c
 
 from penstock.model.errors import DamagedRowError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.rows.sqlite_keyvalue import check_format, check_header, translated
 from penstock.storage.rows.sqlite_room import ROOM_KEY
 from penstock.storage.rows.sqlite_rows import CRC_BYTES, refuse_hidden_rows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.codec.bookie import (
@@ -27,6 +27,7 @@ from penstock.codec.bookie import (
 )
 from penstock.codec.ledger_metadata import LAYOUT, Registration, encode_registration
 from penstock.model.errors import ProtocolError
+from penstock.model.values.dataclass import dataclass
 from penstock.testing.bookkeeper.nodes import MemoryNodes
 
 FRAME_MAX_BYTES = 5 << 20

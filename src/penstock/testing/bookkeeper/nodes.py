@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import AlreadyExistsError, ConditionFailedError, NotConnectedError, NotFoundError
+from penstock.model.values.dataclass import dataclass
 
 
 @dataclass(slots=True, eq=False)

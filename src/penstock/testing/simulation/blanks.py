@@ -10,9 +10,10 @@ After the receipt they must not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
+from penstock.model.values.dataclass import dataclass
 from penstock.testing.simulation.history import Anomaly, Erasure, History, Read, Reading
 
 Place: TypeAlias = tuple[str, int]

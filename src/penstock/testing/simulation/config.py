@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
+from penstock.model.values.dataclass import dataclass
 from penstock.segmentstore.settings import StoreSettings
 
 

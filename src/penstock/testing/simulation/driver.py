@@ -8,9 +8,10 @@ import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from penstock.model.values.dataclass import dataclass
 from penstock.testing.simulation import erase_actors as on_erasures
 from penstock.testing.simulation import head_actors as on_heads
 from penstock.testing.simulation import rate_actors as on_rates

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 
 LAST_EVENTS = 200
 MOMENTS = ("write", "resolved", "decision", "merge", "group", "table", "life", "erase", "erased")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +17,7 @@ from penstock.core.policies.locks import lock_of
 from penstock.core.units import counted, format_duration, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.retention import PolicyDocument
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.subscribers import SubscriberInfo
 
 if TYPE_CHECKING:

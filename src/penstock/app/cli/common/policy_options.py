@@ -7,7 +7,7 @@ import inspect
 import json as jsonlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,6 +23,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, INHERIT, Level, PolicyDocument, PolicyTarget
+from penstock.model.values.dataclass import dataclass
 
 _FILE_MAX = 1 << 20  # bytes; a policy document takes a few hundred
 UNLIMITED, LEFT_OPEN = "unlimited", "inherit"

@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -24,6 +24,7 @@ from penstock.model.errors import (
     VersionTooNewError,
     WrongClusterError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng

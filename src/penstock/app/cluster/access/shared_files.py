@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -31,6 +31,7 @@ from penstock.model.errors import (
     PenstockError,
     SessionEndedError,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload

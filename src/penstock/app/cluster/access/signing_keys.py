@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.app.cluster.access.keys import unseal_any
 from penstock.app.cluster.access.sealed import seal
 from penstock.model.errors import CorruptDataError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng
 from penstock.storage.machine.signing_keys import FileSigningKeys

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.init import MARKS
@@ -25,6 +24,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.ledgers import COPIES_MIN, LedgerSpec
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.objects import Objects

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -15,6 +14,7 @@ from penstock.codec.store.ledger_entries import decode_part
 from penstock.codec.store.operation_frames import decode_frame_header
 from penstock.core.ledgers.replicas import absent_bookies
 from penstock.model.errors import PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.ledgers.inspection import LedgerInspection
 
 _AT_ONCE: Final = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.codec.store.cluster_nodes import (
@@ -23,6 +22,7 @@ from penstock.codec.store.cluster_nodes import (
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.core.cluster.remedies import remedy
 from penstock.model.errors import CorruptDataError, NodeNotFoundError, VersionTooNewError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Coordination
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from penstock.app.cluster.init import creation
@@ -51,6 +51,7 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.model.ledgers import LedgerKey
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Change, Coordination, Create, Delete, Set
 from penstock.ports.cluster.ledger_keys import LedgerKeys

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import ClusterConfig
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
 from penstock.model.urls import url_parts
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.objects import Objects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.operations.logs import LogState, log_states
@@ -39,6 +39,7 @@ from penstock.codec.store.container_record import ContainerRecord
 from penstock.core.cluster.explanations import ClusterFacts, why_not_drained, why_unserved
 from penstock.core.cluster.placement import Choices, StoreFacts, flaps
 from penstock.model.errors import NodeNotFoundError, NotFoundError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from penstock.model.errors import PenstockError
@@ -26,6 +26,7 @@ from penstock.model.retention import (
     OnExceed,
     Retain,
 )
+from penstock.model.values.dataclass import dataclass
 
 MIB = 1 << 20
 INT_MAX = (1 << 31) - 1  # largest Java int

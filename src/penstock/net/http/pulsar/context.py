@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -25,6 +25,7 @@ from penstock.model.retention import (
     Retain,
     Unsubscribed,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.net.access.guarded import by_the_store, check_may
 from penstock.net.http.pulsar.bodies import AdminError
 from penstock.net.http.pulsar.names import NamespaceName, TopicName, split_partition

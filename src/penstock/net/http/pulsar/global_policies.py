@@ -9,12 +9,12 @@ Source: docs/reference/pulsar-admin.md, "Policies".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.codec.control.policy_document import QUOTA_ACTIONS, value_of
 from penstock.core.policies.levels import with_value
 from penstock.model.retention import EMPTY, INHERIT, Backlog, Idle, PolicyDocument, Retain, Unsubscribed
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.pulsar.bodies import (
     Retention,
     backlog_of,

@@ -8,10 +8,10 @@ unchanged. Source: docs/reference/pulsar-admin.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import SCOPE_NAME_MAX, STREAM_NAME_MAX, StreamName
+from penstock.model.values.dataclass import dataclass
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 _ESCAPE = re.compile(rb"\.\.([0-9a-f]{2})")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.core.policies.levels import resolve
@@ -25,6 +25,7 @@ from penstock.model.retention import (
     PolicyDocument,
     Unsubscribed,
 )
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.pulsar.bodies import (
     INACTIVE_DEFAULT,
     AdminError,

@@ -8,7 +8,6 @@ docs/reference/pulsar-admin.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.codec.events import HEADER_BYTES, event_bounds
@@ -16,6 +15,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, epoch_of
+from penstock.model.values.dataclass import dataclass
 from penstock.net.http.pulsar.bodies import INT_MAX, LONG_MAX, AdminError, whole
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.segments import SegmentInfo

@@ -11,11 +11,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import AlreadyExistsError, CorruptDataError, InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 
 RUN = "run"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import AUDIT_STREAM, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.audit.files import RUN, AuditDirectory, AuditRun
 from penstock.spark.jobs.audit.rows import ALL, SCHEMA, Choice, batches

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow as pa
 from penstock.codec.audit import AuditKind, decode_entry
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.model.names import StreamName, check_name
+from penstock.model.values.dataclass import dataclass
 
 UNREADABLE = "unreadable"
 """Kind of a row whose entry cannot be read. Its column ``error`` has the reason."""

@@ -6,10 +6,11 @@ Source: docs/reference/spark.md, "audit".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from penstock.codec.audit import AuditKind
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.jobs.audit.rows import UNREADABLE
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
 )
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.jobs.job_files import OWN, VERSION, locked, on_disk, read_versioned, sync, write_json
 from penstock.spark.reading.plan import Block, Piece
 

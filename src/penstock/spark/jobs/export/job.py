@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +17,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, InvalidCutError, NotFoundError, PenstockError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.event_time import EventTime
 from penstock.spark.jobs.export.files import ExportDirectory

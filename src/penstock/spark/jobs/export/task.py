@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.jobs.event_time import TIMESTAMP, EventTime
 from penstock.spark.jobs.export.files import DoneShare, ExportDirectory
 from penstock.spark.jobs.reading import Place

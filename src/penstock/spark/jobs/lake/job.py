@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, UnsupportedError
 from penstock.model.names import StreamName, check_name
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.lake.events import columns_to_read, event_rows
 from penstock.spark.jobs.lake.keys import DELETED, check_times, latest_of_keys, with_keys

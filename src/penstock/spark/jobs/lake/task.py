@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.values.dataclass import dataclass
 from penstock.spark.lake.port import OFFSET, SEGMENT, DataFile
 from penstock.spark.lake.rows import FilePlan, RowWriter
 from penstock.spark.lake.upkeep import Rewrite, Rewritten

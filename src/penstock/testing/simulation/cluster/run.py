@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from penstock.codec.store.cluster_nodes import (
     encode_node,
 )
 from penstock.model.errors import PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.cluster.coordination import Node
 from penstock.storage.memory.memory_coordination import Entry
 from penstock.testing.simulation import segment_actors as on_segments

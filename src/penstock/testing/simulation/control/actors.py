@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -36,6 +36,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.retention import Idle, PolicyDocument, Retain, Unsubscribed
 from penstock.model.segments import SegmentId, even_ranges
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.transactions import PingStatus, TransactionStatus
 from penstock.ports.data.segments import Append
 from penstock.ports.data.tables import KEY_ABSENT, TableLength, TablePut

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from penstock.controller import keys
+from penstock.model.values.dataclass import dataclass
 from penstock.testing.simulation.actors import Env, cancel
 from penstock.testing.simulation.control import actors as on_control
 from penstock.testing.simulation.control.actors import Seen

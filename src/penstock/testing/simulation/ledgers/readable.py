@@ -6,13 +6,13 @@ Used after a wipe of a log. The bookies of a simulation free nothing by themselv
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from penstock.codec.bookie import decode_entry
 from penstock.codec.store.ledger_cipher import LedgerCipher
 from penstock.codec.store.ledger_entries import SEALED_VERSION, FramePart, decode_header, decode_part
 from penstock.model.errors import CorruptDataError
 from penstock.model.ledgers import LedgerKey
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.clock import Clock
 from penstock.ports.objects import Objects
 from penstock.storage.objects.ledger_keys import ObjectLedgerKeys

@@ -8,11 +8,11 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.core.cluster.ownership import CLOCK_SLACK_MS
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, NotFoundError, PenstockError
+from penstock.model.values.dataclass import dataclass
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.keyring import Sealing
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.model.errors import StorageFullError
+from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import Buffer
 
 _BLOCK = 4096  # bytes of a block of the file system

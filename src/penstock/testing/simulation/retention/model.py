@@ -8,12 +8,13 @@ simulation's own time. If a moment is not known exactly, everything that was pos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 
 from penstock.model.names import StreamName
 from penstock.model.retention import Combine, EffectivePolicy, OnExceed, Unsubscribed
 from penstock.model.segments import KeyRange, SegmentId
+from penstock.model.values.dataclass import dataclass
 
 Positions = Mapping[SegmentId, int]
 FOREVER = float("inf")

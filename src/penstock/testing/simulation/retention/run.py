@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import AlreadyExistsError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.model.values.dataclass import dataclass
 from penstock.testing.simulation.driver import recorded
 from penstock.testing.simulation.history import Anomaly, History
 from penstock.testing.simulation.machine.loop import SimLoop, make_loop

@@ -1,0 +1,1 @@
+"""How the classes of values are made."""

@@ -229,27 +229,13 @@ def _decode_many_appended(view: memoryview) -> c.ManyAppended:
     return c.ManyAppended(rid, lengths, tuple(failures))
 
 
-_last_read: tuple[bytes, c.ReadSegment] = (b"", c.ReadSegment("", 0, 0, "", 0))
-"""The last read that was decoded, and its bytes without the number of the request."""
-
-
 def _decode_read(view: memoryview) -> c.ReadSegment:
-    # Readers at the tail of one stream send the same request, but for its number.
-    global _last_read
-    known, last = _last_read
-    if bytes(view[:-8]) == known:
-        return c.ReadSegment(
-            last.segment, last.offset, last.suggested_bytes, last.token, RID.unpack_from(view, len(known))[0]
-        )
     size = _LENGTH.unpack_from(view)[0]
     at = _LENGTH.size + size
     offset, suggested, token = _READ_MIDDLE.unpack_from(view, at)
     behind = at + _READ_MIDDLE.size + token
     (rid,) = _INT64.unpack_from(view, behind)
-    read = c.ReadSegment(_text(view, _LENGTH.size, at), offset, suggested, _text(view, behind - token, behind), rid)
-    if len(view) - behind == RID.size:
-        _last_read = (bytes(view[:behind]), read)
-    return read
+    return c.ReadSegment(_text(view, _LENGTH.size, at), offset, suggested, _text(view, behind - token, behind), rid)
 
 
 def _text(view: memoryview, start: int, end: int) -> str:

@@ -104,6 +104,7 @@ SEES_ALL = {
     "spark scrub": "needs Spark: test_spark_scrub",
     "restore": "refuses a backup that is not whole: test_backup",
     "user add": "names a certificate of TLS", "token issue": "signs a token: test_cli_users",
+    "cluster secret finish": "speaks of signed tokens: test_cluster_secret",
 }  # fmt: skip
 
 

@@ -199,19 +199,19 @@ def test_a_drain_that_cannot_proceed_says_why() -> None:
         await put(coordinator, ASSIGNMENT, owners)
         await put(coordinator, REQUESTS, encode_node(Requests(drained=("a",))))
 
-        async def stuck() -> object:
+        async def blocked() -> object:
             (one,) = [one for one in (await cluster_state(session, now_ms=START_MS)).stores if one.name == "a"]
-            return one.stuck
+            return one.blocked
 
-        assert await stuck() == {"there is no other store": [0, 1]}
+        assert await blocked() == {"there is no other store": [0, 1]}
         await join(coordinator, "b")
-        assert await stuck() == {}
+        assert await blocked() == {}
         await put(coordinator, failed_path(1, "b"), b'{"format": 1, "store": "b", "container": 1, "reason": "full"}')
-        assert await stuck() == {"no other store could open them": [1]}
+        assert await blocked() == {"no other store could open them": [1]}
         await put(coordinator, REQUESTS, encode_node(Requests(drained=("a", "b"))))
-        assert await stuck() == {"all other stores are drained too": [0, 1]}
+        assert await blocked() == {"all other stores are drained too": [0, 1]}
         await put(coordinator, "controllers/c", None)
-        assert await stuck() == {"no controller is up to move them": [0, 1]}
+        assert await blocked() == {"no controller is up to move them": [0, 1]}
 
     asyncio.run(main())
 
@@ -227,7 +227,7 @@ def test_who_waits_for_a_drain_is_told_why_it_does_not_proceed() -> None:
         await request_drained(session, "a", drained=True)
         reasons: list[str] = []
         waiting = asyncio.ensure_future(
-            until_drained(session, "a", lambda _: None, clock=LoopClock(), stuck=reasons.append)
+            until_drained(session, "a", lambda _: None, clock=LoopClock(), blocked=reasons.append)
         )
         await asyncio.sleep(1)
         assert reasons == ["there is no other store (container 0, 1, 2, 3)"]

@@ -48,7 +48,7 @@ def a_cache_is_always_kept() -> Any:
 
         with (
             patch.object(unit, "is_takeover_needed", is_needed),
-            patch("penstock.app.replicated.replicated_log.check_record", checked),
+            patch("penstock.app.replicated.binding.check_record", checked),
         ):
             yield
 

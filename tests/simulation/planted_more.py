@@ -152,11 +152,11 @@ def merged_bytes_are_taken_for_tiered() -> Iterator[None]:
     """Recovery leaves out what a merge has moved: half of a transaction may be in the log alone."""
     original = recovery.Recovery._collect
 
-    async def collect(self: Any, operation: Any, address: int, time_ms: int) -> None:
+    async def collect(self: Any, operation: Any, time_ms: int) -> None:
         if isinstance(operation, recovery.codec.MergeOperation):
             self._pieces.pop(operation.source, None)
             return
-        await original(self, operation, address, time_ms)
+        await original(self, operation, time_ms)
 
     with (
         patch.object(recovery.Recovery, "_collect", collect),

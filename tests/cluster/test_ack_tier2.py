@@ -315,10 +315,9 @@ def test_what_was_erased_is_in_no_object_and_the_receipt_says_how(tmp_path: Path
         receipt = stream.erase(hits_of(events_of(stream)), who="ann", why="request 17", erasure="r17")
         assert hits_of(events_of(stream)) == []
     assert receipt_problems(receipt) == []
-    assert (
-        "the bytes of the log in tier 2 are unreadable, because their keys were destroyed by 2"
-        in receipt["tiers"]["log"]
-    )
+    said = receipt["tiers"]["log"]
+    assert said.startswith("the bytes of the log in tier 2 are unreadable, because their keys were destroyed by 2")
+    assert said.endswith("the objects are deleted later")
     assert receipt["log_keys"]["count"] > 0
     keys = {file.name: file.read_bytes() for file in (tier / DIRECTORY).glob("*/*")}
     for key in receipt["log_keys"]["keys"]:

@@ -35,7 +35,8 @@ _UNREADABLE = (
     "the bytes on bookies are unreadable, because their keys were destroyed by {at}; the bookies free them later"
 )
 _UNREADABLE_OBJECTS = (
-    "the bytes of the log in tier 2 are unreadable, because their keys were destroyed by {at}; its objects are deleted"
+    "the bytes of the log in tier 2 are unreadable, because their keys were destroyed by {at}; "
+    "the objects are deleted later"
 )
 
 NOT_SEEN = "not_seen"

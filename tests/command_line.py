@@ -1,18 +1,18 @@
-"""Commands of ``penstock`` in the process of a test."""
+"""The commands of ``penstock`` as a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import typer
-import typer.testing
 
-from penstock.app.cli.common.late import narrowed
+from penstock.app.cli.common.late import imported
+from penstock.app.cli.main import app
 
 
-class CliRunner(typer.testing.CliRunner):
-    """Runs a command as ``penstock`` itself does: only the command that is called is built, which saves 0.1 s of CPU."""
-
-    def invoke(self, app: typer.Typer, args: Sequence[str] | None = None, **options: Any) -> typer.testing.Result:  # type: ignore[override]
-        return super().invoke(narrowed(app, args or []), args, **options)
+def whole_tree() -> Any:
+    """``penstock`` with all its commands imported, to walk through ``commands`` of each group."""
+    root: Any = typer.main.get_command(app)
+    for name, (place, _) in root.late.items():
+        root.commands[name] = imported(name, place)
+    return root

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from integrity_world import SEGMENTS, STREAM, append, block, contents, fill, running
+from typer.testing import CliRunner
 
 from penstock.app.backup.manifest import NAME, load_manifest, save_manifest
 from penstock.app.backup.restore import restore_backup, verify_backup
@@ -30,7 +31,6 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.storage.machine.holds import hold_chunks, hold_log
 from penstock.storage.memory.memory_objects import MemoryObjects
-from tests.command_line import CliRunner
 
 STREAM_T, STREAM_R = StreamName("s", "t"), StreamName("s", "replaced")
 _KEYS = [f"key-{number}" for number in range(8)]

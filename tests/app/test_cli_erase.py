@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.common.output import exit_code
 from penstock.app.cli.main import app
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, ErasureWithdrawnError, InvalidArgumentError
-from tests.command_line import CliRunner
 
 SECRET = "canary-7f3a"
 

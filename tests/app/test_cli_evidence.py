@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.common.output import NOT_TRUE_STATUS
 from penstock.app.cli.main import app
 from penstock.model.errors import InvalidArgumentError, NotFoundError
-from tests.command_line import CliRunner
 
 VERIFY = Path(__file__).parents[2] / "scripts" / "verify.py"
 

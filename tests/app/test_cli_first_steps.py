@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.access.security import open_security
@@ -15,7 +16,6 @@ from penstock.app.cli.upkeep.servers import _ready_text
 from penstock.app.telemetry import Counters
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.machine.clock import RealClock
-from tests.command_line import CliRunner
 
 FACTS = {"controller": "h:9090", "store": "h:1", "http": "h:2", "data": "d", "workers": []}
 

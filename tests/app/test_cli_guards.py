@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-import typer
 
 import penstock as api
-from penstock.app.cli.common.late import LATE, _load
-from penstock.app.cli.main import app, main
+from penstock.app.cli.main import main
 from penstock.client.blocking.stores import Store
 from penstock.model.errors import ErasureDeferredError
 from penstock.spark.cli import erase as spark_erase
+from tests.command_line import whole_tree
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -230,11 +229,7 @@ def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
 
 
 def all_commands() -> Mapping[str, Any]:
-    late = {name: _load(module) for name, (module, _) in LATE.items()}
-    return {
-        **dict(commands(typer.main.get_command(app))),
-        **{words: command for name, group in late.items() for words, command in commands(group, name)},
-    }
+    return dict(commands(whole_tree()))
 
 
 def test_every_command_is_known_to_delete_or_not() -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock as api
 from penstock.app.cli.main import app
 from penstock.model.errors import DirectoryInUseError, StreamNotFoundError
-from tests.command_line import CliRunner
 
 Run = Callable[..., str]
 

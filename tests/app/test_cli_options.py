@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from penstock.app.cli.common.late import LATE, _load
-from penstock.app.cli.main import app
+from tests.command_line import whole_tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,10 +41,7 @@ def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*path, name)), command
 
 
-COMMANDS: Mapping[str, Any] = {
-    **dict(commands(typer.main.get_command(app))),
-    **{words: command for name, (module, _) in LATE.items() for words, command in commands(_load(module), name)},
-}
+COMMANDS: Mapping[str, Any] = dict(commands(whole_tree()))
 
 
 def options() -> Iterator[tuple[str, str, Any]]:

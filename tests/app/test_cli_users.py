@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app, main
 from penstock.app.cli.upkeep import users
 from penstock.model.errors import AlreadyExistsError, NotFoundError
 from penstock.storage.access.users_file import users_path
-from tests.command_line import CliRunner
 
 
 def test_a_mistaken_name_is_noticed_before_the_password_is_asked_for(

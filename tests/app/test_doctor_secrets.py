@@ -5,6 +5,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
@@ -13,7 +14,6 @@ from penstock.model.damage import DamageKind
 from penstock.storage.access.store_key import key_path, load_key
 from penstock.storage.access.users_file import User, change_users, users_path
 from penstock.storage.machine.offload import ThreadOffload
-from tests.command_line import CliRunner
 
 NO_CYCLE = {"retention_cycle_ms": 3_600_000}
 

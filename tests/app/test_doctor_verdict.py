@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from lost_parts_world import copy, files_of, make, remove, settings_of
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.app.embedded import open_runtime
@@ -22,7 +23,6 @@ from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.offload import ThreadOffload
-from tests.command_line import CliRunner
 
 ENTRIES = ("RESERVE", "VERSION", "LOCK", "catalogue", "chunks", "metadata", "wal", "tier2.json")
 

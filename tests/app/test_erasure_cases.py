@@ -10,12 +10,12 @@ from contextlib import nullcontext, suppress
 
 import pytest
 from erasure_events import SECRET, events_of, files_with, fill, hits_of
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.erasure import cases as commands
 from penstock.app.cli.main import app
 from penstock.model.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
-from tests.command_line import CliRunner
 
 WHO = {"who": "ann", "why": "request 17"}
 DAY_MS = 86_400_000

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from erasure_events import SECRET, events_of, files_with, fill, hits_of
 from erasure_ledgers import check
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
@@ -22,7 +23,6 @@ from penstock.model.errors import (
     PenstockError,
     VersionTooNewError,
 )
-from tests.command_line import CliRunner
 
 WHO = {"who": "ann", "why": "request 17"}
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from erasure_events import SECRET, events_of, fill
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.common.output import exit_code
@@ -30,7 +31,6 @@ from penstock.model.segments import SegmentId
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.spark.jobs.erase_tables import _tables_of
 from penstock.testing.server import ServerProcess
-from tests.command_line import CliRunner
 
 NAME = StreamName("s", "t")
 TABLE = "delta /tables/clicks"

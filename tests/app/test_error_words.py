@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
@@ -16,7 +17,6 @@ from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.errors import InvalidCutError, PenstockError, StreamSealedError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id, positions_text
-from tests.command_line import CliRunner
 
 PYTHON = re.compile(r"StreamCut|StreamName|SegmentId|[{}]|_kvtable|#epoch")
 """What only a programmer of the store would write."""

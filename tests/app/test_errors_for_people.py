@@ -6,6 +6,7 @@ import asyncio
 import pickle
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
@@ -18,7 +19,6 @@ from penstock.model.errors import (
 )
 from penstock.net.dial.presenting import Presenting
 from penstock.testing.fakes import FakeClock
-from tests.command_line import CliRunner
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", "directory"])

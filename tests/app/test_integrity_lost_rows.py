@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from integrity_world import built, seen
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.codec.store import rows as records
-from tests.command_line import CliRunner
 
 COPIED = [
     records.STORE_KEY,

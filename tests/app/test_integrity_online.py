@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from integrity_world import SEGMENTS, append, block, fill, settings_of
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.app.integrity.rebuild import rebuild_source
@@ -22,7 +23,6 @@ from penstock.storage.machine.rng import RealRng
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog
 from penstock.storage.memory.memory_objects import MemoryObjects
-from tests.command_line import CliRunner
 
 
 def flip(path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from integrity_world import SEGMENTS, append, block, built, running, snapshot
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.app.integrity.doctor import diagnose
@@ -18,7 +19,6 @@ from penstock.app.integrity.report import ScrubReport, affected, scrub_all
 from penstock.model.damage import DamageKind
 from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
 from penstock.storage.machine.offload import ThreadOffload
-from tests.command_line import CliRunner
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 
+from typer.testing import CliRunner
+
 import penstock
 from penstock.app.cli.main import app
-from tests.command_line import CliRunner
 
 WHO = {"who": "ann", "why": "request 17"}
 DEEP = b'{"user":"u-1","more":' + b"[" * 50_000 + b"]" * 50_000 + b"}"

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 import pytest
-import typer
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
 from penstock.spark.cli import app as spark
 from penstock.testing.server import ServerProcess
-from tests.command_line import CliRunner
+from tests.command_line import whole_tree
 
 PROOF = re.compile(r"\b(receipts?|certificates?|pro(ofs?|ve[sd]?)|sign(s|ed|ature)?|verif(y|ies|ied))\b", re.IGNORECASE)
 GROUPS = {"erase", "subject", "audit"}
@@ -115,8 +115,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         for name, command in getattr(found, "commands", {}).items():
             yield from walk(command, [*path, name])
 
-    yield from walk(typer.main.get_command(app), [])
-    yield from walk(typer.main.get_command(spark), ["spark"])
+    yield from walk(whole_tree(), [])
 
 
 def test_each_command_that_speaks_of_proofs_has_an_entry():

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.app.cli.main import app, main
+from penstock.app.cli.main import main
 from penstock.app.logs import FieldsFormatter, JsonFormatter
 from penstock.model.callers import Caller, calling
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted, redacted_address
 from penstock.net.dial.addresses import parse_address
+from tests.command_line import whole_tree
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfi"
 PLAIN = SECRET.replace("/", "")
@@ -118,7 +119,7 @@ def test_neither_a_caller_nor_a_request_nor_a_traceback_shows_it_in_logs(formatt
 
 def commands(command=None, words=()):
     """Every command that takes a URL, and the parameter that does."""
-    command = typer.main.get_command(app) if command is None else command
+    command = whole_tree() if command is None else command
     if hasattr(command, "list_commands"):
         context = typer.Context(command)
         for name in command.list_commands(context):

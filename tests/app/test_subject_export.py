@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pyarrow.parquet as pq
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
 from penstock.model.names import segment_name
-from tests.command_line import CliRunner
 
 
 def scan(store, names, is_of_person):

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock.app.access.settings import AccessSettings
 from penstock.app.cli.main import app
@@ -20,7 +21,6 @@ from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.server import ServerProcess
 from tests.certificates import DAY, Authority
-from tests.command_line import CliRunner
 
 ROOT = Authority()
 

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import penstock
-from penstock.app.cli.main import app
+from tests.command_line import whole_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -100,7 +99,7 @@ def command_lines(page: Path) -> Iterator[str]:
 
 @cache
 def root_command() -> Any:
-    return typer.main.get_command(app)
+    return whole_tree()
 
 
 @cache

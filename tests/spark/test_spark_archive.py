@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from spark_world import World, keyed, served
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -20,7 +21,6 @@ from penstock.spark.connect import close_links, dial, link
 from penstock.spark.java import ensure_java
 from penstock.spark.worker import archive
 from penstock.spark.worker.archive import packages_of, write_archive
-from tests.command_line import CliRunner
 
 
 def test_an_archive_has_what_workers_need_and_not_spark() -> None:

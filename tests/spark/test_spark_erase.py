@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spark_world import World, served
+from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
@@ -23,7 +24,6 @@ from penstock.spark.cli import erase as cli_erase
 from penstock.spark.jobs import erase as jobs_erase
 from penstock.spark.jobs.erase import erase, matches_of
 from penstock.spark.matching import Where, matching_batches, without_literals
-from tests.command_line import CliRunner
 
 
 @pytest.fixture(scope="module")

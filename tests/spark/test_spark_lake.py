@@ -15,6 +15,7 @@ import pytest
 from job_world import source_options
 from pyspark.errors import PySparkException
 from spark_world import World
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, WriterInUseError
@@ -26,7 +27,6 @@ from penstock.spark.jobs.lake.job import LakeRequest, append_to_table, follow_wi
 from penstock.spark.lake.delta import DeltaLakeTable
 from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.port import FORMATS, Change
-from tests.command_line import CliRunner
 
 pytestmark = pytest.mark.spark
 SLOW = pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.app.telemetry import Counters
@@ -35,7 +36,6 @@ from penstock.storage.access.store_key import load_key
 from penstock.storage.access.token_list import IssuedToken, RevokedTokens, change_tokens, load_tokens, tokens_path
 from penstock.storage.access.users_file import User, change_users, load_users, users_path
 from penstock.storage.machine.clock import RealClock
-from tests.command_line import CliRunner
 
 READ = parse_grant("/scope:shop=read")
 REFUSALS = (

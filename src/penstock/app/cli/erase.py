@@ -31,6 +31,7 @@ from penstock.app.cli.common.target import (
     owner_of,
 )
 from penstock.app.cli.common.words import confirmed_words, moment, requester_words
+from penstock.app.cli.erasure import cases, ledger
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.codec.answers import as_json
 from penstock.core.segments.erasure_receipt import NOT_EXAMINED
@@ -364,3 +365,9 @@ def state_line(state: Mapping[str, Any]) -> str:
     known = {**state, **state.get("progress", {})}
     names = ("state", "phase", "found", "pages", "segments", "of", "bytes", "waits_for")
     return "  ".join(f"{name} {known[name]}" for name in names if name in known)
+
+
+app.command("request")(cases.request)
+app.command("cases")(cases.list_cases)
+app.add_typer(cases.app, name="case")
+app.add_typer(ledger.app, name="ledger")

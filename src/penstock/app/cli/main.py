@@ -9,23 +9,8 @@ from typing import NoReturn
 
 import typer
 
-from penstock.app.cli import (
-    erase,
-    groups,
-    holds,
-    inspect,
-    retention,
-    scopes,
-    streams,
-    subscribers,
-    tables,
-    transactions,
-)
-from penstock.app.cli.cluster import cluster, controller, store
-from penstock.app.cli.common.late import LateGroup, missing_package, narrowed
+from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
-from penstock.app.cli.erasure import cases, ledger, subject
-from penstock.app.cli.upkeep import approvals, backup, data, doctor, evidence, rebuild, scrub, servers, tokens, users
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.redaction import redacted
 
@@ -52,48 +37,100 @@ EXIT_HELP = (
     + "."
 )
 
+
+class _Commands(LateGroup):
+    late = {
+        "standalone": ("penstock.app.cli.upkeep.servers:standalone", "Run a store, in one process or several."),
+        "controller": ("penstock.app.cli.cluster.controller:controller", "Run a controller of a cluster."),
+        "store": ("penstock.app.cli.cluster.store:store", "Run a store of a cluster."),
+        "demo": (
+            "penstock.app.cli.upkeep.servers:demo",
+            "The demo: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle.",
+        ),
+        "write": ("penstock.app.cli.upkeep.data:write", "Write standard input, one event per line."),
+        "read": ("penstock.app.cli.upkeep.data:read", "Print the events, one per line, up to the current tail."),
+        "verify": (
+            "penstock.app.cli.upkeep.evidence:verify",
+            "Verify checkpoints, exports, receipts and certificates from files and the public key alone.",
+        ),
+        "scrub": (
+            "penstock.app.cli.upkeep.scrub:scrub",
+            "Verify every checksum: of a running store, or with --data of one that is not running.",
+        ),
+        "doctor": (
+            "penstock.app.cli.upkeep.doctor:doctor",
+            "Check the data directory of a stopped store: versions, owner, damage, and what to do.",
+        ),
+        "rebuild": (
+            "penstock.app.cli.upkeep.rebuild:rebuild",
+            "Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost.",
+        ),
+        "restore": ("penstock.app.cli.upkeep.backup:restore", "Create a store in the new directory from a backup."),
+        "scope": ("penstock.app.cli.scopes:app", "Create, list and delete scopes."),
+        "stream": (
+            "penstock.app.cli.streams:app",
+            "Create, list, describe, scale, truncate, seal, repair, delete and restore streams.",
+        ),
+        "retention": (
+            "penstock.app.cli.retention:app",
+            "Retention: what a stream keeps and why, what would be deleted, and what was freed.",
+        ),
+        "hold": ("penstock.app.cli.holds:app", "Holds: data that no rule and no call may delete."),
+        "approval": (
+            "penstock.app.cli.upkeep.approvals:app",
+            "Requests for the approval of a second identity (four eyes).",
+        ),
+        "erase": (
+            "penstock.app.cli.erase:app",
+            "Erasure: blank events in place, permanently, with a receipt that anyone can verify.",
+        ),
+        "subject": ("penstock.app.cli.erasure.subject:app", "A person's data: what the store has of it."),
+        "audit": (
+            "penstock.app.cli.upkeep.evidence:app",
+            "The audit log: its public key, signed checkpoints, and proofs for people who do not trust the store.",
+        ),
+        "subscriber": (
+            "penstock.app.cli.subscribers:app",
+            "Subscribers of a stream: reader groups whose unread data is kept.",
+        ),
+        "group": (
+            "penstock.app.cli.groups:app",
+            "Reader groups: readers that share streams and acknowledge data together.",
+        ),
+        "table": (
+            "penstock.app.cli.tables:app",
+            "Key-value tables: keys of fixed length with versions, shared with Pravega's Java client.",
+        ),
+        "txn": (
+            "penstock.app.cli.transactions:app",
+            "Transactions: events that become readable together, or not at all.",
+        ),
+        "user": ("penstock.app.cli.upkeep.users:app", "Users of a server with --auth."),
+        "token": (
+            "penstock.app.cli.upkeep.tokens:app",
+            "Tokens of a server with --auth: for programs, instead of a password.",
+        ),
+        "backup": ("penstock.app.cli.upkeep.backup:app", "Copy a store to a directory, and verify the copy."),
+        "cluster": (
+            "penstock.app.cli.cluster.cluster:app",
+            "A store on several machines: create, inspect, move, repair, upgrade.",
+        ),
+        "wal": ("penstock.app.cli.inspect:wal", "The write-ahead log of a store that is not running."),
+        "chunk": ("penstock.app.cli.inspect:chunk", "Chunks of tier 2."),
+        # A room above this one, which only a name may reach.
+        "spark": ("penstock.spark.cli:app", "Jobs that run on Spark, on this machine or with --master on a cluster."),
+    }
+
+
 app = typer.Typer(
     name="penstock",
-    cls=LateGroup,
+    cls=_Commands,
     help=OVERVIEW.replace("Start here:", "\b\nStart here:"),
     epilog=EXIT_HELP,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-app.add_typer(scopes.app, name="scope")
-app.add_typer(streams.app, name="stream")
-app.add_typer(retention.app, name="retention")
-app.add_typer(holds.app, name="hold")
-app.add_typer(approvals.app, name="approval")
-erase.app.command("request")(cases.request)
-erase.app.command("cases")(cases.list_cases)
-erase.app.add_typer(cases.app, name="case")
-erase.app.add_typer(ledger.app, name="ledger")
-app.add_typer(erase.app, name="erase")
-app.add_typer(subject.app, name="subject")
-app.add_typer(evidence.app, name="audit")
-app.add_typer(subscribers.app, name="subscriber")
-app.add_typer(groups.app, name="group")
-app.add_typer(tables.app, name="table")
-app.add_typer(transactions.app, name="txn")
-app.add_typer(users.app, name="user")
-app.add_typer(tokens.app, name="token")
-app.add_typer(backup.app, name="backup")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(inspect.wal, name="wal")
-app.add_typer(inspect.chunk, name="chunk")
-app.command("standalone")(servers.standalone)
-app.command("controller")(controller.controller)
-app.command("store")(store.store)
-app.command("demo")(servers.demo)
-app.command("write")(data.write)
-app.command("read")(data.read)
-app.command("verify")(evidence.verify)
-app.command("scrub")(scrub.scrub)
-app.command("doctor")(doctor.doctor)
-app.command("rebuild")(rebuild.rebuild)
-app.command("restore")(backup.restore)
 
 
 def _version(asked: bool) -> None:
@@ -136,7 +173,7 @@ def main() -> None:
     """Run the command line and exit with a status of ``EXIT_CODES``."""
     _open_closed_streams()
     try:
-        narrowed(app, sys.argv[1:])()
+        app()
     except PenstockError as error:
         _fail(error)
     except ModuleNotFoundError as error:

@@ -1,12 +1,11 @@
-"""Build only what a call needs: commands of a room above this one are imported when they are called, and of all other
-commands only the one that is called gets its parameters."""
+"""Import and build only what a call needs: the module of the command that is called, and the parameters of that command."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 import typer.core
@@ -15,39 +14,37 @@ from typer.models import CommandInfo
 from penstock.app.cli.common.security import add_options
 from penstock.model.errors import MissingExtraError, missing_extra
 
-# name -> (module, what `penstock --help` says). The module has a `typer.Typer` named `app`.
-# Entry points of the distribution would do the same, and cost each command 10 ms for reading them.
-LATE: dict[str, tuple[str, str]] = {
-    "spark": ("penstock.spark.cli", "Jobs that run on Spark: penstock spark --help lists them."),
-}
 _SPARK_PACKAGES = frozenset({"pyspark", "py4j", "pyarrow", "pandas", "numpy"})
-"""What the commands of ``LATE`` import while they run; no other command does."""
+"""What the commands of ``penstock spark`` import while they run; no other command does."""
 
 
 class LateGroup(typer.core.TyperGroup):
-    """A group that also has the commands of ``LATE``, and imports none of them to list them."""
+    """A group that imports a command when it is called. Help, completion and suggestions use only its name and help text."""
+
+    late: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """By name: ``module:attribute``, a ``typer.Typer`` or a function; and the first sentence of its help. Entry points of
+    the distribution would do the same, and cost each command 10 ms for reading them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        add_options(self)
+        self.commands = {name: typer.core.TyperCommand(name, help=text) for name, (_, text) in self.late.items()}
 
     # Contexts and commands are Click's, which some releases of Typer bring along under a name of their own.
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *LATE]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in LATE:
-            return typer.core.TyperCommand(cmd_name, help=LATE[cmd_name][1])
-        return super().get_command(ctx, cmd_name)
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in LATE:
-            return args[0], _load(LATE[args[0]][0]), args[1:]
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else imported(name, self.late[name][0], rest), rest
 
 
-def _load(module: str) -> Any:
-    command = typer.main.get_command(importlib.import_module(module).app)
+def imported(name: str, place: str, words: Sequence[str] = ()) -> Any:
+    """Import the command at ``place``, which is ``module:attribute``, and build what ``words`` call of it."""
+    module, _, attribute = place.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    app = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        app.add_typer(narrowed(found, words), name=name)
+    else:
+        app.command(name)(found)
+    command = typer.main.get_group(app).commands[name]
     add_options(command)
     return command
 
@@ -55,7 +52,7 @@ def _load(module: str) -> Any:
 def narrowed(app: typer.Typer, words: Sequence[str]) -> typer.Typer:
     """Return the app with only the command that the first of ``words`` name; without a known name, the whole app.
 
-    Typer reads the signature of every command before it looks at the words: 0.2 s for a hundred commands.
+    Typer reads the signature of every command before it looks at the words: 2 ms for each command.
     """
     commands = [item for item in app.registered_commands if words and _name(item) == words[0]]
     groups = [copy(item) for item in app.registered_groups if words and item.name == words[0]]

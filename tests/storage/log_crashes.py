@@ -34,6 +34,6 @@ async def ended(*tasks):
                 task.exception()  # It died with its node.
 
 
-async def opened(disk):
-    log = await LocalLog.open(SimFiles(disk), limits=LIMITS)
+async def opened(disk, limits=LIMITS):
+    log = await LocalLog.open(SimFiles(disk), limits=limits)
     return log, [frame async for _, frame in log.replay()]

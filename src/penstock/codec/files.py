@@ -82,7 +82,7 @@ FILES = (
         value="frames ([wal.md](wal.md)) of operations ([operations.md](operations.md))",
         one_for="each file of the log; files are reused",
         writers=("storage.log.local_log", "storage.log.pool"),
-        ends="there are more free files than the log keeps, or an erasure overwrites it",
+        ends="the files exceed the budget of the log, or a later opening finds the file free",
     ),
     Entry(
         key="chunks/{container}/{chunk}",

@@ -22,7 +22,6 @@ where it is killed again; frames that lead to space being given back may take on
 SPARES_AHEAD = 2 + SPARES_KEPT
 """One for the next roll, and one more, so that a roll still works once on a disk that has become full."""
 
-SPARES_MAX = SPARES_AHEAD + 1
 _STEP_BYTES = 1 << 20
 _STEPS_PER_SYNC = 4  # steps of writing between two syncs
 _ZEROS = bytes(_STEP_BYTES)
@@ -74,6 +73,7 @@ class FilePool:
         self._retired: deque[Retired] = deque()
         self._total = 0
         self._slot = 0
+        self._leftover: list[str] = []
         self._unwanted: list[str] = []
         self._serving = False
         self._full: StorageFullError | None = None
@@ -91,18 +91,21 @@ class FilePool:
         Files of another size without a header are removed only by ``serve``: an empty file may be the rest of a
         truncated one, and replay may still fail because of what is missing.
 
-        A file marked free is removed too. If its writer died before the sync, or the sync failed, the mark may be only
-        in the page cache. A power loss would then revive the old use, over frames of the next one or behind a gap.
-        Writing the mark again could tear a durable one.
+        A file marked free is removed too, by the task, before it marks another. If the writer of the mark died before
+        the sync, or the sync failed, the mark may be only in the page cache. A power loss would then revive the old
+        use, over frames of the next one or behind a gap. Writing the mark again could tear a durable one. There may be
+        a whole budget of such files, and a start would wait 5 ms for each.
         """
         names = [*used, *(item.path for item in (*free, *torn))]
         self._slot = max((_slot_of(name) for name in names), default=0)
         self._total = len(used)
         removed = False
         for item in (*free, *torn):
-            if item.damaged or item.freed:
+            if item.damaged:
                 await self._files.unlink(item.path)
                 removed = True
+            elif item.freed:
+                self._leftover.append(item.path)
             elif item.size_bytes != self._file_bytes:
                 self._unwanted.append(item.path)
             else:
@@ -111,11 +114,12 @@ class FilePool:
         if removed:
             await self._files.sync_dir(self._directory)
 
-    async def _remove_unwanted(self) -> None:
-        while self._unwanted:
-            await self._files.unlink(self._unwanted[-1])
-            self._unwanted.pop()
+    async def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            await self._files.unlink(path)
         await self._files.sync_dir(self._directory)
+        # Only now: who waits for the removal needs it to be durable.
+        paths.clear()
 
     def serve(self) -> None:
         """The log is in use: replay has accepted what recovery found."""
@@ -168,15 +172,15 @@ class FilePool:
 
     async def prepare_one(self) -> Spare:
         """As ``take``, but without the task and the budget: for recovery, which must not wait."""
-        if not self._spares:
+        while not self._spares:
             try:
                 await self._prepare()
             except StorageFullError:
-                if not self._unwanted:
-                    raise
                 # Room before evidence: without it there is no way back from a full disk.
-                await self._remove_unwanted()
-                await self._prepare()
+                removable = self._leftover or self._unwanted
+                if not removable:
+                    raise
+                await self._remove(removable)
         return self._spares.popleft()
 
     async def wipe_spares(self, *, go_on: bool) -> None:
@@ -222,8 +226,9 @@ class FilePool:
         self._changed()
 
     async def settled(self) -> None:
-        """Return once no file waits to be marked free. Raises ContainerOfflineError."""
-        while self._retired:
+        """Return once no file waits to be marked free, or to be removed because an earlier opening had marked it.
+        Raises ContainerOfflineError."""
+        while self._retired or self._leftover:
             if self._stopping or self._failure is not None:
                 raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
             await self._change.wait()
@@ -236,9 +241,12 @@ class FilePool:
         try:
             while not self._stopping:
                 change = self._change
-                if self._unwanted and self._serving:
+                if self._leftover:
                     await self._may_write()
-                    await self._remove_unwanted()
+                    await self._remove(self._leftover)
+                elif self._unwanted and self._serving:
+                    await self._may_write()
+                    await self._remove(self._unwanted)
                 elif self._retired:
                     await self._may_write()
                     await self._free(self._retired[0])
@@ -305,7 +313,9 @@ class FilePool:
         wiped = self._wiping
         if wiped:
             await self._wipe(file)
-        if len(self._spares) < SPARES_MAX and await file.size() == self._file_bytes:
+        # An earlier opening may have had a larger budget. Its surplus is removed, but not what a roll may wait for.
+        wanted = self._total <= self._files_max or len(self._spares) <= SPARES_KEPT
+        if wanted and await file.size() == self._file_bytes:
             self._spares.append(Spare(retired.path, file, clean=wiped))
             return
         await file.close()

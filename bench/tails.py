@@ -5,6 +5,7 @@ Also: what writers feel while readers read history as fast as they can.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -13,7 +14,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -162,36 +163,52 @@ class TailsBench:
                 writer.write_many(payloads(100, min(100_000, count - start)))
             writer.flush()
         live = store.create_stream("bench/live", segments=1)
-        lates: dict[str, list[float]] = {"alone": [], "beside a busy process": [], "beside readers": []}
-        medians: dict[str, list[float]] = {name: [] for name in lates}
-        # Of the same load by something that is none of the server's business, a writer feels as much as of a busy core.
-        others = {"alone": "", "beside a busy process": _SPIN, "beside readers": _READ.format(address=server.address)}
+        # Of the same load by something that is none of the server's business, a writer feels as much as of busy cores.
+        # A reader of history keeps more than one core busy, together with the server.
+        others = {
+            "alone": [],
+            "beside a busy process": [_SPIN],
+            "beside two busy processes": [_SPIN, _SPIN],
+            "beside readers": [_READ.format(address=server.address)],
+        }
+        lates: dict[str, list[float]] = {name: [] for name in others}
+        medians: dict[str, list[float]] = {name: [] for name in others}
         with live.writer(linger_s=0) as writer:
             for _ in range(self.runs):
-                for name, work in others.items():
-                    other = subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) if work else None
-                    if other is not None and other.stdout is not None:
-                        other.stdout.readline()
+                for name, works in others.items():
                     taken = []
-                    for _ in range(int(1000 * self.scale)):
-                        started = time.perf_counter()
-                        writer.write(b"x" * 100, "k")
-                        writer.flush()
-                        taken.append((time.perf_counter() - started) * 1e6)
-                    if other is not None:
-                        other.kill()
-                        other.wait()
+                    with _running(works):
+                        for _ in range(int(1000 * self.scale)):
+                            started = time.perf_counter()
+                            writer.write(b"x" * 100, "k")
+                            writer.flush()
+                            taken.append((time.perf_counter() - started) * 1e6)
                     lates[name].append(percentile(taken, 0.99))
                     medians[name].append(percentile(taken, 0.5))
         alone = figure("W9", "one durable event at a time: alone", "us p99", lates["alone"])
         figures = [figure("W9", "one durable event at a time: alone", "us p50", medians["alone"]), alone]
-        for name in ("beside a busy process", "beside readers"):
+        for name in list(others)[1:]:
             work_name = f"one durable event at a time: {name}"
             figures.append(figure("W9", work_name, "us p50", medians[name]))
             figures.append(
                 figure("W9", work_name, "us p99", lates[name], limit=("alone", alone.median), target="<= 1.2")
             )
         return figures
+
+
+@contextlib.contextmanager
+def _running(works: Sequence[str]) -> Iterator[None]:
+    """Python processes that do this, from their first line of output on."""
+    others = [subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) for work in works]
+    try:
+        for other in others:
+            if other.stdout is not None:
+                other.stdout.readline()
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def _resident_bytes(server: ServerProcess) -> int:

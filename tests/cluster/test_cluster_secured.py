@@ -202,5 +202,5 @@ def test_a_controller_with_tokens_of_another_secret_does_not_start(place: Place)
     with place.store("s1"), place.controller(1) as one:
         assert one.read()["role"] == "active"
     (place.path / "secret").write_text("11" * 32 + "\n")
-    with pytest.raises(PenstockError, match="another cluster or secret"):
+    with pytest.raises(PenstockError, match="not that of the cluster"):
         place.controller(1).start()

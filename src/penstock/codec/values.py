@@ -14,7 +14,7 @@ import enum
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any, NewType, TypeAlias, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -270,25 +270,37 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 class Call:
-    """One call of a port: its name on the network, its request and its reply as bytes."""
+    """One call of a port: its name on the network, its request and its reply as bytes.
+
+    Its forms are made at its first use: a server knows 130 calls at its start, and is asked for few of them. A type that has
+    no form raises TypeError then.
+    """
 
     def __init__(self, name: str, declared: Callable[..., Any]) -> None:
-        """``declared``: the method of the Protocol. Raises TypeError for a type that has no form."""
+        """``declared``: the method of the Protocol."""
         self.name = name
         self.declared = declared
-        hints = get_type_hints(declared)
-        self._parameters = {
-            parameter.name: (form_of(hints[parameter.name], strict=True), parameter.default)
-            for parameter in list(inspect.signature(declared).parameters.values())[1:]
+
+    @cached_property
+    def _hints(self) -> Mapping[str, Any]:
+        return get_type_hints(self.declared)
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, tuple[Form, Any]]:
+        return {
+            parameter.name: (form_of(self._hints[parameter.name], strict=True), parameter.default)
+            for parameter in list(inspect.signature(self.declared).parameters.values())[1:]
         }
-        self._names = tuple(self._parameters)
-        self._reply = form_of(hints["return"], strict=False)
+
+    @cached_property
+    def _reply(self) -> Form:
+        return form_of(self._hints["return"], strict=False)
 
     def encode_request(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> bytes:
         """Raises TypeError as a call in Python does; InvalidArgumentError for a value that cannot be sent."""
-        if len(arguments) > len(self._names) or not named.keys() <= self._parameters.keys():
-            raise TypeError(f"{self.name} takes {', '.join(self._names)}")
-        given = dict(zip(self._names, arguments, strict=False)) | dict(named)
+        if len(arguments) > len(self._parameters) or not named.keys() <= self._parameters.keys():
+            raise TypeError(f"{self.name} takes {', '.join(self._parameters)}")
+        given = dict(zip(self._parameters, arguments, strict=False)) | dict(named)
         made = {}
         try:
             for name, (form, default) in self._parameters.items():
@@ -308,10 +320,8 @@ class Call:
             if unknown:
                 raise ValueError(f"{self.name} has no parameter {', '.join(sorted(map(str, unknown)))}")
             return {
-                name: self._parameters[name][0].unpack(given[name])
-                if name in given or self._parameters[name][1] is inspect.Parameter.empty
-                else self._parameters[name][1]
-                for name in self._names
+                name: form.unpack(given[name]) if name in given or default is inspect.Parameter.empty else default
+                for name, (form, default) in self._parameters.items()
             }
         except PenstockError:
             raise

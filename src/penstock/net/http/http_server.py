@@ -11,8 +11,9 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from importlib import resources
 from types import TracebackType
 from typing import Self
@@ -25,7 +26,6 @@ from uvicorn import Config, Server
 from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.model.values.dataclass import dataclass
 from penstock.net.http.connections import connection_class
-from penstock.net.http.description import describe
 from penstock.net.http.guard import LOOPBACK_NAMES, Guard
 from penstock.net.http.health import Checks, Health
 from penstock.net.http.http_errors import JSON
@@ -239,17 +239,28 @@ class _Server(Server):
 
 
 def _documentation() -> Sequence[Route]:
-    package = resources.files("penstock.net")
-    page = package.joinpath("rest_docs.html").read_bytes()
     return [
-        _static("/openapi.json", json.dumps(describe()).encode(), JSON, {}),
-        _static("/docs", page, "text/html; charset=utf-8", {"content-security-policy": _PAGE_POLICY}),
+        _static("/openapi.json", _description, JSON, {}),
+        _static("/docs", _page, "text/html; charset=utf-8", {"content-security-policy": _PAGE_POLICY}),
     ]
 
 
-def _static(path: str, content: bytes, media_type: str, headers: Mapping[str, str]) -> Route:
+@cache
+def _description() -> bytes:
+    """Made at the first request, because it takes 4 % of a start; then that request pauses the loop for 20 ms once."""
+    from penstock.net.http.description import describe
+
+    return json.dumps(describe()).encode()
+
+
+@cache
+def _page() -> bytes:
+    return resources.files("penstock.net").joinpath("rest_docs.html").read_bytes()
+
+
+def _static(path: str, content: Callable[[], bytes], media_type: str, headers: Mapping[str, str]) -> Route:
     async def handle(_request: Request) -> Response:
-        return Response(content, media_type=media_type, headers=headers)
+        return Response(content(), media_type=media_type, headers=headers)
 
     return path_route(path, {"GET": handle})
 

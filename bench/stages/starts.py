@@ -181,7 +181,13 @@ def start(directory: Path, rounds: int) -> dict[str, Any]:
         server.kill()
         _bare_start(directory / f"bare-{turn}", keep)
     imports = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import penstock.app.standalone, penstock.app.cli.main"],
+        [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-c",
+            "import penstock.app.cli.main, penstock.app.cli.upkeep.servers, penstock.app.standalone",
+        ],
         capture_output=True,
         text=True,
         check=False,

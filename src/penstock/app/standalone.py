@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed
@@ -22,7 +22,6 @@ from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
 from penstock.app.workers.layout import settle_layout, workers_of
-from penstock.app.workers.supervisor import Worker, Workers, open_workers
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.values.dataclass import dataclass
 from penstock.net.security import Security
@@ -34,6 +33,9 @@ from penstock.ports.control.layout import Endpoint
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
+
+if TYPE_CHECKING:
+    from penstock.app.workers.supervisor import Worker, Workers
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +138,8 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
 @asynccontextmanager
 async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator[tuple[Runtime, Security, Workers]]:
     """A store in worker processes, which listen. The controller runs in this process."""
+    from penstock.app.workers.supervisor import open_workers  # only here: most servers are one process
+
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     async with AsyncExitStack() as stack:
         directory = DataDirectory.open(settings.store.data)

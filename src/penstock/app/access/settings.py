@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,8 @@ class AccessSettings:
 
 def load_access_settings(path: Path) -> AccessSettings:
     """The settings in a TOML file; docs/reference/access.md describes it. Raises InvalidArgumentError, OSError."""
+    import tomllib  # only here: most servers have no such file
+
     with path.open("rb") as file:
         data = file.read(_FILE_MAX_BYTES)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from workers_history import by_key, events, read_all, write
 
 from penstock.app.integrity import repair_worker as repairing
 from penstock.app.integrity.doctor import diagnose
+from penstock.app.integrity.rebuild import rebuild
 from penstock.app.integrity.repair_worker import repair_worker
 from penstock.app.restored import MARKER
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, PenstockError
@@ -160,8 +162,6 @@ def test_a_repaired_worker_can_be_lost_again(elsewhere: Path, tmp_path: Path) ->
 
 
 def test_a_repaired_worker_is_rebuilt_from_its_own_catalogue(data: Path, tmp_path: Path) -> None:
-    from penstock.app.integrity.rebuild import rebuild
-
     for part in ("metadata", "wal"):
         shutil.rmtree(own(data, 1) / part)
     asyncio.run(repair_worker(data, 1))
@@ -186,44 +186,124 @@ class _KilledError(Exception):
     """Stands for the end of the process."""
 
 
+def _repair_killed_at(attempt: Path, kill_at: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Repair worker 1, and end as a killed process does before its rename ``kill_at``. The number of renames until then."""
+    rename, steps = Path.rename, 0
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal steps
+        steps += 1
+        if steps == kill_at:
+            raise _KilledError
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        patched.setattr(repairing.shutil, "rmtree", lambda *_, **__: None)  # A killed process tidies nothing.
+        asyncio.run(repair_worker(attempt, 1))
+    return steps
+
+
 @pytest.mark.parametrize("keeps_log", [True, False], ids=["log", "no-log"])
 def test_an_interrupted_repair_can_be_repeated(
     keeps_log: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage_metadata(data, 1)
-    if not keeps_log:
-        (own(data, 1) / "wal" / "EPOCH").write_bytes(b"x" * 100)
-    rename = Path.rename
-    steps = 0
+    if not keeps_log:  # A sound log that cannot continue the catalogue, because that has lost an object.
+        max((own(data, 1) / "catalogue").rglob("j-*")).write_bytes(b"x" * 50)
+    copy(data, tmp_path / "whole")
+    whole = asyncio.run(repair_worker(tmp_path / "whole", 1))
+    expected = by_key(seen(tmp_path / "whole"))
     for kill_at in range(1, 20):
         attempt = tmp_path / f"attempt-{kill_at}"
         copy(data, attempt)
-        steps = 0
-
-        def killed(self: Path, target: Path, kill_at: int = kill_at) -> Path:
-            nonlocal steps
-            steps += 1
-            if steps == kill_at:
-                raise _KilledError
-            return rename(self, target)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Path, "rename", killed)
-            patched.setattr(repairing.shutil, "rmtree", lambda *_, **__: None)  # A killed process tidies nothing.
-            try:
-                asyncio.run(repair_worker(attempt, 1))
-                break
-            except _KilledError:
-                pass
+        try:
+            steps = _repair_killed_at(attempt, kill_at, monkeypatch)
+            break
+        except _KilledError:
+            pass
+        if (own(attempt, 1) / "replacing" / "metadata").exists() and (own(attempt, 1) / "metadata").exists():
+            assert by_key(seen(attempt)) == expected  # Only the name of what was replaced is missing.
+            continue
         with pytest.raises(PenstockError):  # Nothing starts on a half of it.
             seen(attempt)
-        asyncio.run(repair_worker(attempt, 1))
-        assert not list((attempt / "workers").glob("*.rebuilding"))
-        found = seen(attempt)
-        check_prefixes(found)
-        assert not keeps_log or set(LOGGED) <= set(found)
+        again = asyncio.run(repair_worker(attempt, 1))
+        assert (again.log_kept, again.log, again.lost) == (whole.log_kept, whole.log, whole.lost)
+        assert not (own(attempt, 1) / "rebuilding").exists()
+        assert not (own(attempt, 1) / "replacing").exists()
+        kept = [path.read_bytes()[:6] for path in own(attempt, 1).glob("replaced-*/metadata/store.db")]
+        assert kept == [b"not a "]
+        assert by_key(seen(attempt)) == expected
         shutil.rmtree(attempt)
-    assert steps >= (2 if keeps_log else 4)
+    assert steps >= (3 if keeps_log else 5)
+    assert whole.log_kept is keeps_log
+    assert not keeps_log or expected == by_key([*TIERED, *LOGGED])
+    assert keeps_log or whole.log
+
+
+def test_a_worker_on_a_disk_of_its_own_is_repaired(data: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as disk:
+        shutil.move(own(data, 1), Path(disk) / "1")
+        own(data, 1).symlink_to(Path(disk) / "1")
+        damage_metadata(data, 1)
+        assert asyncio.run(repair_worker(data, 1)).log_kept
+        assert by_key(seen(data)) == by_key([*TIERED, *LOGGED])
+
+
+def test_a_mount_point_is_refused_before_anything_moves(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(own(data, 1) / "metadata")
+    (own(data, 1) / "wal" / "EPOCH").unlink()
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "wal")
+    before = others(data, -1)
+    with pytest.raises(InvalidArgumentError, match="mount point"):
+        asyncio.run(repair_worker(data, 1))
+    assert others(data, -1) == before
+    assert not (data / MARKER).exists()
+
+
+def test_tier_2_of_another_store_is_refused(elsewhere: Path, tmp_path: Path) -> None:
+    (tmp_path / "b" / "tier2").mkdir(parents=True)
+    asyncio.run(_fill(tmp_path / "b", tmp_path / "b" / "tier2"))
+    theirs = others(tmp_path / "b", -1)
+
+    def refused(match: str, tier2: Path) -> None:
+        with pytest.raises(InvalidArgumentError, match=match):
+            asyncio.run(repair_worker(elsewhere, 1, tier2=str(tier2)))
+        assert not (elsewhere / MARKER).exists()
+
+    refused("belongs to another store", tmp_path / "b" / "tier2")
+    shutil.rmtree(own(elsewhere, 1))
+    refused("belongs to another store", tmp_path / "b" / "tier2")
+    assert not own(elsewhere, 1).exists()
+    refused("does not exist", tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    refused("does not exist", tmp_path / "empty")
+    assert not list((tmp_path / "empty").iterdir())
+    assert others(tmp_path / "b", -1) == theirs
+    asyncio.run(repair_worker(elsewhere, 1, tier2=str(tmp_path / "tier2")))
+    check_prefixes(seen(elsewhere, tmp_path / "tier2"))
+
+
+def test_tier_2_beside_workers_that_keep_their_own_is_refused(data: Path, elsewhere: Path, tmp_path: Path) -> None:
+    shutil.rmtree(own(data, 1))
+    with pytest.raises(InvalidArgumentError, match="keep their tier 2 in their directories"):
+        asyncio.run(repair_worker(data, 1, tier2=str(tmp_path / "tier2")))
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"format": 1}'], ids=["empty", "no-format", "no-fields"])
+def test_an_unreadable_record_of_tier_2_is_replaced(text: bytes, elsewhere: Path, tmp_path: Path) -> None:
+    (own(elsewhere, 1) / "tier2.json").write_bytes(text)
+    report = asyncio.run(repair_worker(elsewhere, 1))
+    assert report.log_kept
+    assert report.replaced is not None
+    assert (Path(report.replaced) / "tier2.json").read_bytes() == text
+    assert by_key(seen(elsewhere)) == by_key([*TIERED, *LOGGED])
+
+
+def test_a_worker_that_still_runs_is_not_repaired(elsewhere: Path) -> None:
+    (own(elsewhere, 1) / "tier2.json").unlink()
+    with DataDirectory.open(own(elsewhere, 1)), pytest.raises(DirectoryInUseError):
+        asyncio.run(repair_worker(elsewhere, 1))
 
 
 def test_a_relative_directory_is_repaired_too(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

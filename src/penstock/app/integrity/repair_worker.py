@@ -6,9 +6,10 @@ Source: docs/design/0072-rebuild-of-workers.md.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,15 @@ from penstock.app.integrity.log_behind import look_behind
 from penstock.app.integrity.rebuild_report import RebuildReport
 from penstock.app.integrity.source import Source, open_source
 from penstock.app.integrity.start_check import LOG, METADATA
-from penstock.app.integrity.worker_parts import check_mark, find_places, total_containers
+from penstock.app.integrity.worker_parts import (
+    check_belongs,
+    check_mark,
+    find_places,
+    part_place,
+    readable_record,
+    total_containers,
+)
 from penstock.app.restored import write_marker
-from penstock.app.tier2 import part_of_tier2
 from penstock.app.workers.layout import WorkerLayout, load_layout, worker_directory
 from penstock.codec.store import rows as records
 from penstock.codec.store.catalogue import ObjectName
@@ -42,7 +49,9 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
-_SUFFIX, _REPLACED = "rebuilding", "replaced"
+_NEW, _REPLACED, _REPLACING = "rebuilding", "replaced", "replacing"
+"""In the worker's directory, which can be a disk of its own: the new parts; replaced parts; those of a repair that has not
+ended."""
 
 
 async def repair_worker(
@@ -60,11 +69,14 @@ async def repair_worker(
     in ``replaced-N`` in the worker's directory. After an interruption, call it again. ``tier2``: the tier 2 of the store;
     None: as the directories of the workers have it.
 
-    Raises: InvalidArgumentError (no such worker, or its part of tier 2 is missing or another one's), CorruptDataError (there
-    is no catalogue), DirectoryInUseError, UnavailableError, StorageFullError, OSError.
+    Raises: InvalidArgumentError (no such worker; its part of tier 2 is missing, or another worker's or store's; a part to
+    replace is a mount point), CorruptDataError (there is no catalogue), DirectoryInUseError, UnavailableError,
+    StorageFullError, OSError.
     """
     async with ThreadOffload() as offload, AsyncExitStack() as stack:
-        stack.callback(DataDirectory.open(data).close)
+        held = DataDirectory.open(data)
+        stack.callback(held.close)
+        data = held.path  # A place of tier 2 is absolute, and is compared with it.
         layout = load_layout(data)
         if layout is None:
             raise InvalidArgumentError(
@@ -75,7 +87,12 @@ async def repair_worker(
             raise InvalidArgumentError(
                 "the store has no worker with this number; numbers begin at 0", worker=worker, workers=layout.workers
             )
+        own = worker_directory(data, worker)
+        if own.is_dir():
+            # A worker can run on for a moment after its server was killed.
+            stack.callback(DataDirectory.look(own).close)
         place, endpoint = await _place(data, worker, tier2, offload=offload, endpoint=endpoint, insecure=insecure)
+        await check_belongs(data, worker, layout, place=place, endpoint=endpoint, insecure=insecure, offload=offload)
         source = await stack.enter_async_context(
             open_source(place, offload=offload, endpoint=endpoint, insecure=insecure)
         )
@@ -88,9 +105,8 @@ async def _place(
 ) -> tuple[str, str | None]:
     """Where the worker's part is, for ``open_source``, and the endpoint of its bucket. Raises InvalidArgumentError."""
     own = worker_directory(data, worker)
-    if tier2 is not None and not (own / RECORD).exists():
-        part = part_of_tier2(tier2, f"worker-{worker}", data=data)
-        return part, endpoint
+    if tier2 is not None:
+        return part_place(tier2, worker), endpoint
     found = await find_places(str(data), offload=offload, endpoint=endpoint, insecure=insecure)
     place = None if found is None else found.places.get(worker)
     if found is None or place is None:
@@ -113,9 +129,9 @@ class _Repair:
         endpoint: str | None,
         offload: ThreadOffload,
     ) -> None:
-        self._data = data.absolute()  # A place of tier 2 is absolute, and is compared with it.
+        self._data = data
         self._own = worker_directory(self._data, worker)
-        self._staging = self._own.with_name(f"{worker}.{_SUFFIX}")
+        self._staging = self._own / _NEW
         self._layout = layout
         self._owned = layout.owned(worker)
         self._source = source
@@ -125,7 +141,8 @@ class _Repair:
 
     async def run(self) -> RebuildReport:
         catalogue = await self._check()
-        shutil.rmtree(self._staging, ignore_errors=True)  # of an attempt that was interrupted
+        was_there = self._own.is_dir()
+        self._resume()
         make_directories(self._staging / METADATA)
         try:
             keyvalue = await SqliteKeyValue.open(self._staging / METADATA / "store.db", self._offload)
@@ -143,7 +160,19 @@ class _Repair:
             self._swap()
         finally:
             shutil.rmtree(self._staging, ignore_errors=True)
+            if not was_there:
+                with suppress(OSError):  # It is not empty: the repair has succeeded.
+                    self._own.rmdir()
         return self._report
+
+    def _resume(self) -> None:
+        """Go back to what an interrupted attempt found: its decisions and its report depend on the log."""
+        shutil.rmtree(self._staging, ignore_errors=True)
+        replacing = self._own / _REPLACING
+        if (replacing / LOG).exists() and not (self._own / METADATA).exists():
+            self._put_aside(LOG, self._free_place())
+            (replacing / LOG).rename(self._own / LOG)
+            sync_directory(self._own)
 
     def _files(self) -> RealFiles:
         return RealFiles(self._own, self._offload, read_only=True)
@@ -279,7 +308,7 @@ class _Repair:
 
     async def _bind_tier(self) -> None:
         """Let the worker's directory claim its part of tier 2, if that is elsewhere and the directory no longer says so."""
-        if (self._own / RECORD).exists() or self._source.place == str(self._own):
+        if await readable_record(self._own, self._offload) is not None or self._source.place == str(self._own):
             return
         store = await tier_mark(self._source.objects)
         if store is None:
@@ -291,24 +320,42 @@ class _Repair:
         """Put the new parts in place of the old ones, which are kept. After an interruption no store starts on the directory,
         and a repetition finds what the first attempt found."""
         report, own = self._report, self._own
-        make_directories(own)
-        kept = next(place for number in itertools.count(1) if not (place := own / f"{_REPLACED}-{number}").exists())
+        parts = [METADATA] if report.log_kept else [METADATA, LOG]
+        for name in parts:
+            if os.path.ismount(own / name):
+                raise InvalidArgumentError(
+                    "a mount point cannot be replaced. Unmount the disk, keep what it holds, and try again",
+                    path=str(own / name),
+                )
         if not report.log_kept:
             times = [item["as_of_ms"] for item in report.containers if item["as_of_ms"] is not None]
             write_marker(self._data, backup_ms=min(times, default=0), rng=RealRng(), reconcile=True)
-        parts = [METADATA] if report.log_kept else [METADATA, LOG]
-        for name in parts:
-            if (own / name).exists():
-                kept.mkdir(mode=0o700, exist_ok=True)
-                (own / name).rename(kept / name)
-                sync_directory(kept)
-                report.replaced = str(kept)
-        sync_directory(own)
-        if (self._staging / RECORD).exists():
-            (self._staging / RECORD).rename(own / RECORD)
+        replacing = own / _REPLACING
+        others = [RECORD] if (self._staging / RECORD).exists() else []
+        for name in [*parts, *others]:
+            self._put_aside(name, self._free_place() if (replacing / name).exists() else replacing)
         # The metadata comes last: without it, no store starts on the directory.
-        for name in reversed(parts):
-            sync_tree(self._staging / name)
+        for name in [*others, *reversed(parts)]:
+            if name in parts:
+                sync_tree(self._staging / name)
+            if name == METADATA:
+                replace_file(own / VERSION, f"{FORMAT_VERSION}\n".encode())
             (self._staging / name).rename(own / name)
             sync_directory(own)
-        replace_file(own / VERSION, f"{FORMAT_VERSION}\n".encode())
+        if replacing.exists():
+            report.replaced = str(self._free_place())
+            replacing.rename(report.replaced)
+            sync_directory(own)
+
+    def _put_aside(self, name: str, kept: Path) -> None:
+        """Move a part of the worker's directory to ``kept``, if it exists."""
+        if (self._own / name).exists():
+            kept.mkdir(mode=0o700, exist_ok=True)
+            (self._own / name).rename(kept / name)
+            sync_directory(kept)
+            sync_directory(self._own)
+
+    def _free_place(self) -> Path:
+        return next(
+            place for number in itertools.count(1) if not (place := self._own / f"{_REPLACED}-{number}").exists()
+        )

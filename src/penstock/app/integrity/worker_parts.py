@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.app.integrity.source import Source
 from penstock.app.settings import WORKERS_MAX
-from penstock.app.tier2 import open_objects
+from penstock.app.tier2 import open_objects, shared_objects
 from penstock.app.workers.layout import CONTAINERS_EACH, WorkerLayout, load_layout, worker_directory
 from penstock.app.workers.layout import RECORD as WORKERS_RECORD
 from penstock.codec.store.catalogue import DIRECTORY as CATALOGUE
@@ -22,7 +22,7 @@ from penstock.model.values.dataclass import dataclass
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.segmentstore.repair.rebuild import list_catalogue, read_object
-from penstock.storage.chunks.claim import RECORD, load_record, tier_mark
+from penstock.storage.chunks.claim import RECORD, TierRecord, load_record, tier_mark
 from penstock.storage.machine.files import RealFiles
 
 _PART = "worker-"
@@ -116,9 +116,7 @@ async def _in_data_directory(path: Path, *, offload: Offload, endpoint: str | No
     lost: list[int] = []
     for number in numbers:
         own = worker_directory(path, number)
-        record = None
-        with suppress(CorruptDataError):
-            record = await load_record(RealFiles(own, offload, read_only=True)) if own.is_dir() else None
+        record = await readable_record(own, offload)
         if record is not None:
             beside, _, name = record.place.rstrip("/").rpartition("/")
             if name == f"{_PART}{number}":
@@ -182,6 +180,63 @@ async def check_parts(found: WorkerPlaces, parts: Sequence[WorkerPart], *, place
                 strange=", ".join(map(str, strange)) or None,
             )
     return layout
+
+
+async def readable_record(own: Path, offload: Offload) -> TierRecord | None:
+    """What a worker's directory records about its tier 2; None: nothing that can be read. Raises VersionTooNewError."""
+    with suppress(CorruptDataError):
+        return await load_record(RealFiles(own, offload, read_only=True))
+    return None
+
+
+def part_place(tier2: str, worker: int) -> str:
+    """The part of a worker in the tier 2 of its store. Nothing is made."""
+    root = tier2 if url_parts(tier2).scheme else str(Path(tier2).absolute())
+    return f"{root.rstrip('/')}/{_PART}{worker}"
+
+
+async def check_belongs(
+    data: Path,
+    worker: int,
+    layout: WorkerLayout,
+    *,
+    place: str,
+    endpoint: str | None,
+    insecure: bool,
+    offload: Offload,
+) -> None:
+    """Check that ``place`` is the worker's part of tier 2 of the store in ``data``. If the worker's directory does not have
+    its mark, the marks of the other workers show whose the parts beside it are.
+
+    Raises InvalidArgumentError (it is another store's), UnavailableError.
+    """
+    own = worker_directory(data, worker)
+    if place == str(own):
+        return  # ``check_mark`` compares.
+    record = await readable_record(own, offload)
+    root, _, name = place.rstrip("/").rpartition("/")
+    if record is not None:
+        known = {name: record.store}
+    else:
+        known = {}
+        for number in range(layout.workers):
+            other = worker_directory(data, number)
+            found = await readable_record(other, offload) if number != worker else None
+            if found is not None:
+                known[f"{_PART}{number}"] = found.store
+            elif number != worker and (other / CATALOGUE).is_dir():
+                raise InvalidArgumentError(
+                    "the workers of this store keep their tier 2 in their directories, not in this place",
+                    tier2=root,
+                    worker=number,
+                )
+    for part, store in known.items():
+        objects = shared_objects(f"{root}/{part}", endpoint, insecure=insecure, offload=offload)
+        mark = await tier_mark(objects)
+        if mark != store:
+            raise InvalidArgumentError(
+                "tier 2 belongs to another store. Nothing was changed", tier2=f"{root}/{part}", store=mark, own=store
+            )
 
 
 async def check_mark(source: Source) -> None:

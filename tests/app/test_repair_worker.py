@@ -18,7 +18,9 @@ from penstock.app.integrity.doctor import diagnose
 from penstock.app.integrity.rebuild import rebuild
 from penstock.app.integrity.repair_worker import repair_worker
 from penstock.app.restored import MARKER
+from penstock.controller import keys
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, PenstockError
+from penstock.ports.data.tables import TablePut
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.offload import ThreadOffload
 
@@ -304,6 +306,30 @@ def test_a_worker_that_still_runs_is_not_repaired(elsewhere: Path) -> None:
     (own(elsewhere, 1) / "tier2.json").unlink()
     with DataDirectory.open(own(elsewhere, 1)), pytest.raises(DirectoryInUseError):
         asyncio.run(repair_worker(elsewhere, 1))
+
+
+@pytest.mark.parametrize("key", [b"stream/s/bad", b"stream/nonsense", b"stream/s/\xff", b"head/s/b"])
+def test_one_unreadable_record_does_not_stop_the_start_after_a_repair(
+    key: bytes, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def spoil() -> None:
+        async with running(data) as opened:
+            await opened.store.create_stream("s/b", segments=2)
+            await opened.segments.table_update(keys.TABLE, [TablePut(key=key, value=b"garbage")])
+            await opened.tier()
+
+    asyncio.run(spoil())
+    for part in ("metadata", "wal"):
+        shutil.rmtree(own(data, 1) / part)
+    asyncio.run(repair_worker(data, 1))
+    assert by_key(seen(data)) == by_key([*TIERED, *LOGGED])
+    assert "repaired store: cannot be read" in caplog.text
+
+    report = asyncio.run(rebuild(str(data), tmp_path / "new"))
+    (sentence,) = report.streams.unreadable
+    assert sentence.startswith("stream/")
+    assert not report.is_complete
+    assert len(seen(tmp_path / "new")) > len(TIERED)
 
 
 def test_a_relative_directory_is_repaired_too(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

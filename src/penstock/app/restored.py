@@ -77,6 +77,8 @@ async def reconcile_restored(data: Path, segments: StoredSegments) -> None:
     await reconcile_segments(segments, found)
     for sentence in found.made:
         log.warning("repaired store: %s", sentence)
+    for sentence in found.unreadable:
+        log.error("repaired store: cannot be read: %s", sentence)
 
 
 def _read_marker(data: Path) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.integrity.offline import Offline, open_offline
-from penstock.app.integrity.reconcile import controller_table
+from penstock.app.integrity.reconcile import Table, controller_table
 from penstock.app.integrity.rehearsal import rehearse
 from penstock.app.tier2 import CHUNKS
 from penstock.app.workers.layout import layout_of_worker
@@ -61,18 +61,18 @@ async def _missing(store: Offline, data: Path) -> list[str]:
     return sorted(missing)
 
 
-async def _read_table(segments: SegmentStore, table: Mapping[bytes, bytes], found: Contents) -> None:
+async def _read_table(segments: SegmentStore, table: Table, found: Contents) -> None:
     streams = []
-    for key, value in sorted(table.items()):
+    for key in sorted(table):
         kind, _, rest = key.decode(errors="replace").partition("/")
         if kind != "stream":
             continue
-        name, record = StreamName.parse(rest), StreamRecord.decode(value)
+        name, record = StreamName.parse(rest), StreamRecord.decode(table[key].value)
         entry = table.get(keys.epoch(name, record.epoch))
         if record.state in (StreamState.CREATING, StreamState.DELETING) or entry is None:
             continue
         tail = {}
-        for item in EpochEntry.decode(entry).segments:
+        for item in EpochEntry.decode(entry.value).segments:
             try:
                 tail[str(item.segment)] = (await segments.info(segment_name(name, item.segment))).length
             except SegmentNotFoundError:
@@ -81,5 +81,5 @@ async def _read_table(segments: SegmentStore, table: Mapping[bytes, bytes], foun
     link = table.get(keys.ERASURE_CHAIN)
     found.streams = streams
     if link is not None:
-        chain = ErasureChainRecord.decode(link)
+        chain = ErasureChainRecord.decode(link.value)
         found.erasures = {"sequence": chain.sequence, "erasure": chain.erasure, "sha256": chain.sha256}

@@ -51,9 +51,8 @@ class RebuildReport:
         """Whether nothing is known to be missing. The contents of a lost log are never known."""
         found = self.streams
         is_short = any(item["missing_bytes"] for item in found.streams)
-        return not (
-            self.lost or self.damage or self.unnamed_chunks or found.made or found.unreachable or self.log or is_short
-        )
+        is_partial = bool(found.made or found.unreachable or found.unreadable or is_short)
+        return not (self.lost or self.damage or self.unnamed_chunks or self.log or is_partial)
 
     def note_container(self, state: ContainerCatalogue) -> None:
         """Add what was read of a container's catalogue."""
@@ -148,6 +147,7 @@ class RebuildReport:
             "log_not_applied": self.log,
             "made_anew": self.streams.made,
             "unreachable": self.streams.unreachable,
+            "unreadable": self.streams.unreadable,
             "unnamed_chunks": self.unnamed_chunks,
             "restored": self.restored,
             "unknown": self.unknown(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
@@ -18,7 +18,7 @@ from penstock.controller import keys
 from penstock.core.segments.placement import container_of
 from penstock.core.streams.after_rebuild import head_after_rebuild, readable_segments, unreachable_bytes
 from penstock.core.streams.history import EpochRecord, StreamHistory
-from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.model.errors import CorruptDataError, InvalidNameError, NotFoundError, VersionTooNewError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, positions_text
 from penstock.model.values.dataclass import dataclass
@@ -34,6 +34,12 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
+Table: TypeAlias = Mapping[bytes, TableEntry]
+"""The controller's table by key."""
+
+_STREAM = b"stream/"
+_UNREADABLE = (CorruptDataError, VersionTooNewError, InvalidNameError, UnicodeDecodeError)
+"""Why a record of the controller's table cannot be read."""
 _PAGE = 1000  # rows of one scan, which bounds the memory of a page
 _LOG_FILE_BYTES = 1 << 20
 """Only a few creations and seals are written; the store makes larger files when it opens."""
@@ -43,11 +49,14 @@ _LOG_FILE_BYTES = 1 << 20
 class Reconciled:
     """``streams``: bytes and events of each stream, the bytes that its sealed segments lack, and up to when it is complete.
     ``made``: a sentence for each segment that was created or sealed.
-    ``unreachable``: by stream, stored segments that the controller's table does not name."""
+    ``unreachable``: by stream, stored segments that the controller's table does not name.
+    ``unreadable``: a sentence for each record of that table that cannot be read, and for each segment. What they describe
+    stays as it is."""
 
     streams: list[dict[str, Any]] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
     unreachable: list[dict[str, Any]] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
 
 class StoredSegments(Protocol):
@@ -178,27 +187,40 @@ async def reconcile_segments(
     if table is None:
         found.made.append("the controller's metadata is not there: segments are kept, but no stream is known")
         return False
-    for key, value in table.items():
-        kind, _, rest = key.decode().partition("/")
-        if kind == "stream":
-            name = StreamName.parse(rest)
-            about = await _reconcile_stream(segments, name, StreamRecord.decode(value), table, found)
+    for key in table:
+        if key.startswith(_STREAM):
+            try:
+                about = await _reconcile_stream(segments, key, table, found)
+            except _UNREADABLE as error:
+                # One record that cannot be read must not keep a store from starting. The controller skips it, too.
+                found.unreadable.append(
+                    f"{_text(key)} of the controller's metadata: its segments stay as they are: {error}"
+                )
+                continue
             if about is not None:
+                name = StreamName.parse(about["stream"])
                 names = [segment_name(name, segment) for segment in about.pop("named")]
                 as_of_ms = None if recovered is None else recovered.oldest_ms(names)
                 found.streams.append({**about, "as_of_ms": as_of_ms})
     return True
 
 
-def _find_unreachable(held: Mapping[str, int], table: Mapping[bytes, bytes], found: Reconciled) -> None:
+def _text(key: bytes) -> str:
+    return key[:200].decode(errors="backslashreplace")
+
+
+def _find_unreachable(held: Mapping[str, int], table: Table, found: Reconciled) -> None:
     epochs: dict[str, int] = {}
     deleted: dict[str, None] = {}
     transactions: dict[str, None] = {}
-    for key, value in table.items():
-        kind, _, rest = key.decode().partition("/")
+    for key, entry in table.items():
+        kind, _, rest = _text(key).partition("/")
         match kind:
             case "stream":
-                record = StreamRecord.decode(value)
+                try:
+                    record = StreamRecord.decode(entry.value)
+                except _UNREADABLE:
+                    continue  # It is reported when the stream is compared.
                 # The next epoch of a workflow that has begun: it is finished at the first start.
                 epochs[rest] = record.epoch + (record.state in HIDDEN or record.work is not None)
             case "deleted":
@@ -212,15 +234,16 @@ def _find_unreachable(held: Mapping[str, int], table: Mapping[bytes, bytes], fou
         found.unreachable.append({"stream": stream, "segments": sorted(by_segment), "bytes": sum(by_segment.values())})
 
 
-async def controller_table(segments: StoredSegments) -> Mapping[bytes, bytes] | None:
-    table: dict[bytes, bytes] = {}
+async def controller_table(segments: StoredSegments) -> Table | None:
+    """The controller's table; None: it is not there. The value of a damaged entry raises CorruptDataError."""
+    table: dict[bytes, TableEntry] = {}
     after: bytes | None = None
     while True:
         try:
             page = await segments.table_scan(keys.TABLE, after=after, limit=_PAGE)
         except NotFoundError:
             return None
-        table.update((entry.key, entry.value) for entry in page)
+        table.update((entry.key, entry) for entry in page)
         if len(page) < _PAGE:
             return table
         after = page[-1].key
@@ -228,23 +251,20 @@ async def controller_table(segments: StoredSegments) -> Mapping[bytes, bytes] | 
 
 async def _reconcile_stream(
     segments: StoredSegments,
-    name: StreamName,
-    record: StreamRecord,
-    table: Mapping[bytes, bytes],
+    key: bytes,
+    table: Table,
     found: Reconciled,
 ) -> dict[str, Any] | None:
-    """What the report has on the stream, and ``named``: its segments."""
+    """What the report has on the stream, and ``named``: its segments. Raises as ``_UNREADABLE``."""
+    name, record = StreamName.parse(key[len(_STREAM) :].decode()), StreamRecord.decode(table[key].value)
     if record.state in HIDDEN:
         return None  # The controller continues with it when it starts.
-    entries = [EpochEntry.decode(value) for key, value in table.items() if key.startswith(keys.epochs(name))]
+    entries = [EpochEntry.decode(entry.value) for key, entry in table.items() if key.startswith(keys.epochs(name))]
     visible = [entry for entry in entries if entry.epoch <= record.epoch]
     if not visible:
         return None  # The controller reports a stream without its history.
-    active: dict[SegmentId, None] = {}
-    for entry in visible:
-        if entry.epoch == record.epoch:
-            active = {item.segment: None for item in entry.segments}
-    head = table.get(keys.head(name))
+    active = [item.segment for entry in visible if entry.epoch == record.epoch for item in entry.segments]
+    head = _value(table, keys.head(name))
     cut = {} if head is None else HeadRecord.decode(head).visible
     needed = readable_segments([entry.segments for entry in visible], cut)
     sealed = _sealed_lengths(name, table)
@@ -259,11 +279,12 @@ async def _reconcile_stream(
         except NotFoundError:
             if segment in needed:
                 missing += max(0, sealed.get(segment, 0) - cut.get(segment, 0))
-                await segments.create_segment(text, rollover_bytes=record.config.rollover_bytes)
-                if segment not in active:
-                    await segments.seal(text)
+                await _make_anew(segments, text, record, is_active=segment in active)
                 found.made.append(f"segment {text} is not in the catalogue: made anew, empty")
                 starts[segment], ends[segment] = 0, 0
+            continue
+        except CorruptDataError as error:
+            found.unreadable.append(f"segment {text}: {error}")
             continue
         if not info.sealed and (segment not in active or record.state is StreamState.SEALED):
             await segments.seal(text)
@@ -285,6 +306,12 @@ async def _reconcile_stream(
         "missing_bytes": missing,
         "named": named,
     }
+
+
+async def _make_anew(segments: StoredSegments, name: str, record: StreamRecord, *, is_active: bool) -> None:
+    await segments.create_segment(name, rollover_bytes=record.config.rollover_bytes)
+    if not is_active:
+        await segments.seal(name)
 
 
 async def _fit_head(
@@ -317,14 +344,12 @@ async def _move_head(
     await segments.table_update(keys.TABLE, [TablePut(key=keys.head(name), value=record.encode())])
 
 
-async def _shorten(
-    segments: StoredSegments, name: StreamName, table: Mapping[bytes, bytes], ends: Mapping[SegmentId, int]
-) -> None:
+async def _shorten(segments: StoredSegments, name: StreamName, table: Table, ends: Mapping[SegmentId, int]) -> None:
     """Correct the final lengths of segments that are shorter now: a reader would wait for their ends."""
-    for key, value in table.items():
+    for key, entry in table.items():
         if not key.startswith(keys.lengths(name)):
             continue
-        record = LengthsRecord.decode(value)
+        record = LengthsRecord.decode(entry.value)
         lengths = {segment: min(length, ends.get(segment, length)) for segment, length in record.lengths.items()}
         if lengths != record.lengths:
             # The events of the lost ranges are not known.
@@ -332,12 +357,17 @@ async def _shorten(
             await segments.table_update(keys.TABLE, [TablePut(key=key, value=shorter.encode())])
 
 
-def _sealed_lengths(name: StreamName, table: Mapping[bytes, bytes]) -> Mapping[SegmentId, int]:
+def _sealed_lengths(name: StreamName, table: Table) -> Mapping[SegmentId, int]:
     found: dict[SegmentId, int] = {}
-    for key, value in table.items():
+    for key, entry in table.items():
         if key.startswith(keys.lengths(name)):
-            found |= LengthsRecord.decode(value).lengths
+            found |= LengthsRecord.decode(entry.value).lengths
     return found
+
+
+def _value(table: Table, key: bytes) -> bytes | None:
+    entry = table.get(key)
+    return None if entry is None else entry.value
 
 
 async def _count(segments: StoredSegments, name: str, start: int, end: int) -> int:

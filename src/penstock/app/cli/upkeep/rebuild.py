@@ -173,6 +173,7 @@ def _lines(report: RebuildReport) -> list[str]:
         lines.append("missing before later events of the same stream:")
         lines += [f"  {item['stream']}: {format_size(item['missing_bytes'])}" for item in short]
     lines += [f"  {said}" for said in report.streams.made]
+    lines += [f"  cannot be read: {said}" for said in report.streams.unreadable]
     if report.streams.unreachable:
         lines.append("stored, but not in the recovered metadata of streams, so no reader can reach it:")
         lines += [_unreachable_line(item) for item in report.streams.unreachable]

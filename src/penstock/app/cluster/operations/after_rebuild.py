@@ -36,6 +36,8 @@ async def begin_after_rebuild(coordination: Coordination, lines: ContainerLines)
     await reconcile_segments(lines.segments, found)
     for sentence in found.made:
         log.warning("rebuilt cluster: %s", sentence)
+    for sentence in found.unreadable:
+        log.error("rebuilt cluster: cannot be read: %s", sentence)
     return restored
 
 

@@ -7,14 +7,18 @@ import select
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from struct import Struct
 
+import pyspark
 import pytest
 from spark_world import served
 
+import penstock
 from penstock.spark import java
 from penstock.spark.java import ensure_java, java_version
+from penstock.spark.worker.daemon import prefer_files
 from penstock.spark.worker.lifetime import end_on_hang_up
 
 EXECUTOR = """
@@ -189,3 +193,47 @@ def test_an_old_java_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("JAVA_HOME", "")
     assert ensure_java(tmp_path / "made") == str(tmp_path / "made" / "bin" / "java")
+
+
+def archive_of(directory: Path, package: str, version: str) -> str:
+    """As Spark ships a package: without bytecode."""
+    directory.mkdir(exist_ok=True)
+    with zipfile.ZipFile(directory / f"{package}.zip", "w") as archive:
+        archive.writestr(f"{package}/__init__.py", "")
+        archive.writestr(f"{package}/version.py", version)
+    return str(directory / f"{package}.zip")
+
+
+def test_pyspark_comes_from_files_if_they_are_of_the_version_of_sparks_archive(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    for package in ("pyspark", "py4j"):
+        (installed / package).mkdir(parents=True)
+        (installed / package / "__init__.py").touch()
+        (installed / package / "version.py").write_text("4.3.0")
+    spark, py4j = (archive_of(tmp_path / "lib", package, "4.3.0") for package in ("pyspark", "py4j"))
+    older = archive_of(tmp_path / "older", "pyspark", "4.2.0")
+    job = archive_of(tmp_path / "job", "shop", "4.3.0")
+    for before, after in (
+        ([spark, py4j, job, "/jobs", str(installed)], [job, "/jobs", str(installed), spark, py4j]),
+        ([older, py4j, str(installed)], [older, str(installed), py4j]),
+        ([spark, py4j, "/jobs"], [spark, py4j, "/jobs"]),  # nothing is installed there
+        ([str(tmp_path / "absent.zip"), str(installed)], [str(tmp_path / "absent.zip"), str(installed)]),
+        ([str(installed)], [str(installed)]),
+    ):
+        path = list(before)
+        prefer_files(path)
+        assert path == after
+
+
+def test_the_daemon_takes_pyspark_from_files() -> None:
+    archives = Path(pyspark.__file__).parent / "python" / "lib"
+    if not (archives / "pyspark.zip").is_file():
+        pytest.skip("this PySpark has no archive")
+    program = (
+        "import sys; from penstock.spark.worker.daemon import prefer_files; prefer_files(sys.path);"
+        "import py4j, pyspark.daemon; print(py4j.__file__, pyspark.__file__)"
+    )
+    path = os.pathsep.join([*map(str, archives.glob("*.zip")), str(Path(penstock.__file__).parents[1])])
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ".zip" not in done.stdout

@@ -5,7 +5,7 @@ Workers run ``gc.collect()`` after every task, which takes 20 to 90 ms with Arro
 are skipped. Nothing here may open a connection or start a thread: children would inherit it in a broken state.
 
 The first row of a session waits for this process. So modules that reads need are loaded before the first worker is
-forked; the others a moment later, between requests.
+forked; the others a moment later, between requests. PySpark comes from its installed files, not from Spark's archive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ import gc
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from zipimport import zipimporter
 
 from penstock.spark.worker.lifetime import end_on_hang_up
 
@@ -39,6 +43,29 @@ LATER = (
 LATER_S = 2.0
 
 
+def prefer_files(path: list[str]) -> None:
+    """Move Spark's archives behind all other entries of ``path``, if the same version is installed as files.
+
+    Spark puts ``pyspark.zip`` in front. Archives have no bytecode: Python compiles each module of it again in each process
+    that Spark starts, 0.7 to 1 s of CPU.
+    """
+    for archive in [entry for entry in path if entry.endswith(".zip") and Path(entry).is_file()]:
+        others = [entry for entry in path if entry != archive]
+        if any(_same_version(archive, package, others) for package in ("pyspark", "py4j")):
+            path[:] = [*others, archive]
+
+
+def _same_version(archive: str, package: str, others: Sequence[str]) -> bool:
+    found = PathFinder.find_spec(package, list(others))
+    if found is None or found.origin is None:
+        return False
+    try:
+        installed = Path(found.origin).with_name("version.py").read_bytes()
+        return zipimporter(archive).get_data(str(Path(archive, package, "version.py"))) == installed
+    except (ImportError, OSError):
+        return False
+
+
 def warm_up(names: Sequence[str]) -> None:
     """Import what tasks need, and exclude it from garbage collection permanently."""
     for name in names:
@@ -58,6 +85,7 @@ def warm_up_later(after_s: float = LATER_S) -> None:
 
 def main() -> None:
     """Serve Spark until it closes our standard input."""
+    prefer_files(sys.path)
     from pyspark import daemon
 
     warm_up(WARM)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -35,3 +36,18 @@ def bookies(
     """Three bookies. A test that kills one starts it again."""
     with cluster_engines.Bookies(tmp_path_factory.mktemp("bookies"), zookeeper.address) as started:
         yield started
+
+
+@pytest.fixture
+def empty_bookies(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies) -> cluster_engines.Bookies:
+    """The same bookies without the ledgers of earlier tests: a rebuild is refused where a ledger shows no owner."""
+    client = KazooClient(zookeeper.address)
+    client.start()
+    try:
+        for below in client.get_children(bookies.root):
+            if below.isdigit():
+                client.delete(f"{bookies.root}/{below}", recursive=True)
+    finally:
+        client.stop()
+        client.close()
+    return bookies

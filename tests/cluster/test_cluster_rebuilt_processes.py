@@ -114,9 +114,9 @@ def test_records_that_are_deleted_under_running_processes_are_rebuilt_without_a_
 
 
 def test_a_cluster_without_ledgers_goes_on_with_what_tier_2_has(
-    zookeeper: Any, bookies: Any, client: KazooClient, tmp_path: Path
+    zookeeper: Any, empty_bookies: Any, client: KazooClient, tmp_path: Path
 ) -> None:
-    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+    with ClusterOfProcesses(tmp_path, zookeeper.address, empty_bookies.root) as cluster:
         address = started(cluster)
         cluster.run("stream", "create", "shop/clicks", "--segments", "4", "--controller", address)
         write(address, range(20))
@@ -127,16 +127,16 @@ def test_a_cluster_without_ledgers_goes_on_with_what_tier_2_has(
         root = root_of(cluster)
         for number in client.get_children(f"{root}/containers"):
             for listed in decode_record(client.get(f"{root}/containers/{number}")[0]).ledgers:
-                client.delete(f"{bookies.root}/{ledger_path(listed.ledger)}")
+                client.delete(f"{empty_bookies.root}/{ledger_path(listed.ledger)}")
         client.delete(root, recursive=True)
 
-        refused = rebuilding(cluster, bookies.root, "--yes")
+        refused = rebuilding(cluster, empty_bookies.root, "--yes")
         assert refused.returncode == 7, refused.stderr
         assert "--accept-loss" in refused.stdout
         assert "Its log is lost" in refused.stdout
         started_again = command("cluster", "status", "--cluster", cluster.url)
         assert "has no node at this root" in started_again.stderr, "nothing was changed"
-        done = rebuilding(cluster, bookies.root, "--yes", "--accept-loss")
+        done = rebuilding(cluster, empty_bookies.root, "--yes", "--accept-loss")
         assert done.returncode == 0, done.stderr
         print(done.stdout)
         left = read(started(cluster))

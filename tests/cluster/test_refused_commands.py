@@ -150,10 +150,12 @@ class Place:
 
 
 @pytest.fixture
-def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies, tmp_path: Path) -> Iterator[Place]:
+def place(
+    zookeeper: cluster_engines.ZooKeeper, empty_bookies: cluster_engines.Bookies, tmp_path: Path
+) -> Iterator[Place]:
     client = KazooClient(zookeeper.address)
     client.start()
-    found = Place(tmp_path, client, zookeeper.address, bookies.root)
+    found = Place(tmp_path, client, zookeeper.address, empty_bookies.root)
     yield found
     client.delete(found.root, recursive=True)
     client.stop()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -54,6 +56,7 @@ from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
 from tests.cluster.damage_kit import put
 
+T = TypeVar("T")
 OFFLOAD = InlineOffload()
 OLD, NEW, OTHER = (bytes([number]) * 32 for number in (1, 2, 3))
 CONFIG = ClusterPlan(tier2="s3://bucket/flights", containers=1).config("ours", incarnation="one")
@@ -220,6 +223,75 @@ def test_a_change_that_was_interrupted_after_the_file_is_continued(world: World)
         await world.change()
         assert read_cluster_secret(world.file) == ClusterSecret(current=NEW, earlier=OLD)
         assert await world.digests() == (DIGESTS[OLD], DIGESTS[NEW])
+
+    asyncio.run(main())
+
+
+class _Interleaving(InlineOffload):
+    """Lets other tasks run after each call, as threads do."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        result = work()
+        await asyncio.sleep(0)
+        return result
+
+
+def test_two_changes_of_one_file_at_the_same_time_lose_no_secret(world: World) -> None:
+    async def main() -> None:
+        await world.create()
+        calls = [
+            operations.begin_change(world.session, world.file, offload=_Interleaving(), rng=SeededRng(seed))
+            for seed in (2, 9)
+        ]
+        failures = [one for one in await asyncio.gather(*calls, return_exceptions=True) if one is not None]
+        assert all(isinstance(one, ConflictError) for one in failures)
+        known = read_cluster_secret(world.file)
+        assert known.earlier == OLD
+        assert await world.digests() == (DIGESTS[OLD], secret_digest(known.current, "ours"))
+        assert await world.finish()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("theirs", [NEW, OTHER], ids=["same", "other"])
+def test_a_change_that_another_call_was_faster_with_keeps_only_a_file_that_fits(world: World, theirs: bytes) -> None:
+    async def main() -> None:
+        await world.create()
+        set_node = world.session.set
+
+        async def slower(path: str, data: bytes, version: int) -> int:
+            await set_node(path, encode_node(SecretDigests(digests=(DIGESTS[OLD], DIGESTS[theirs]))), version)
+            return await set_node(path, data, version)
+
+        world.session.set = slower  # type: ignore[method-assign]
+        before = ClusterSecret(current=NEW, earlier=OLD)  # as an interrupted call left it
+        write_cluster_secret(world.file, before)
+        if theirs == NEW:
+            await world.change()
+        else:
+            with pytest.raises(ConflictError):
+                await world.change()
+        assert read_cluster_secret(world.file) == before
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_change_leaves_a_file_in_which_the_next_one_has_begun(world: World) -> None:
+    async def main() -> None:
+        await world.create()
+        await world.change()
+        set_node = world.session.set
+
+        async def overtaken(path: str, data: bytes, version: int) -> int:
+            world.session.set = set_node  # type: ignore[method-assign]
+            at = await set_node(path, data, version)
+            await operations.begin_change(world.session, world.file, offload=OFFLOAD, rng=SeededRng(9))
+            return at
+
+        world.session.set = overtaken  # type: ignore[method-assign]
+        assert await world.finish()
+        known = read_cluster_secret(world.file)
+        assert await world.digests() == tuple(secret_digest(one, "ours") for one in reversed(known.all))
 
     asyncio.run(main())
 

@@ -82,7 +82,21 @@ def read_cluster_secret(path: Path) -> ClusterSecret:
 def write_cluster_secret(path: Path, secret: ClusterSecret) -> None:
     """Replace the file, with mode 0600. Raises OSError."""
     with locked(path):
-        write_secret(path, "".join(f"{one.hex()}\n" for one in secret.all).encode())
+        write_secret(path, _encoded(secret))
+
+
+def replace_cluster_secret(path: Path, secret: ClusterSecret, *, expected: ClusterSecret) -> bool:
+    """Replace the file if it still has the ``expected`` secrets. False: it has changed, and was left, because it may have the
+    only copy of a secret. Raises as ``read_cluster_secret``."""
+    with locked(path):
+        if read_cluster_secret(path) != expected:
+            return False
+        write_secret(path, _encoded(secret))
+        return True
+
+
+def _encoded(secret: ClusterSecret) -> bytes:
+    return "".join(f"{one.hex()}\n" for one in secret.all).encode()
 
 
 def draw_secret(rng: Rng) -> bytes:

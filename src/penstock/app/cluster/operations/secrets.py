@@ -25,8 +25,8 @@ from penstock.app.cluster.access.secret import (
     draw_secret,
     read_cluster_secret,
     read_digests,
+    replace_cluster_secret,
     secret_digest,
-    write_cluster_secret,
 )
 from penstock.app.cluster.access.shared_files import SharedFiles
 from penstock.app.cluster.access.signing_keys import SharedSigningKeys
@@ -86,8 +86,8 @@ async def begin_change(coordination: Coordination, path: Path, *, offload: Offlo
     """Draw a new secret, write it to the file in front of the earlier one, and let the cluster accept both. After an
     interruption, call it again.
 
-    Raises ConflictError (a change is not finished), NotFoundError (the cluster records no secret), WrongClusterError (the
-    file has another secret), NodeChangedError (another operator was faster), OSError.
+    Raises ConflictError (a change is not finished, or another one uses the file), NotFoundError (the cluster records no
+    secret), WrongClusterError (the file has another secret), NodeChangedError (another operator was faster), OSError.
     """
     config, known = await read_config(coordination), await offload.run(lambda: read_cluster_secret(path))
     found, version = await read_digests(coordination)
@@ -103,13 +103,17 @@ async def begin_change(coordination: Coordination, path: Path, *, offload: Offlo
     in_use = known.all[digests.index(found.digests[0])]
     # A file whose second secret is the valid one was written by a call that was interrupted here.
     new = known.current if known.current != in_use else draw_secret(rng)
-    await offload.run(lambda: write_cluster_secret(path, ClusterSecret(current=new, earlier=in_use)))
+    ours = ClusterSecret(current=new, earlier=in_use)
+    if not await offload.run(lambda: replace_cluster_secret(path, ours, expected=known)):
+        raise ConflictError("another command is changing the file with the secret; try again", path=str(path))
     both = SecretDigests(digests=(*found.digests, await _digest(new, config, offload)))
     try:
         await coordination.set(SECRET, encode_node(both), version)
     except NodeChangedError:
-        await offload.run(lambda: write_cluster_secret(path, known))
-        raise
+        now, _ = await read_digests(coordination)
+        if now != both:  # otherwise a call that found our file was faster
+            await offload.run(lambda: replace_cluster_secret(path, known, expected=ours))
+            raise
 
 
 async def finish_change(coordination: Coordination, path: Path, *, insecure: bool, offload: Offload, rng: Rng) -> bool:
@@ -141,7 +145,8 @@ async def finish_change(coordination: Coordination, path: Path, *, insecure: boo
         objects = shared_objects(config.tier2, config.endpoint, insecure=insecure, offload=offload)
         await reseal(coordination, config, objects, known.all, offload=offload, rng=rng)
         await coordination.set(SECRET, encode_node(SecretDigests(digests=(digests[0],))), version)
-    await offload.run(lambda: write_cluster_secret(path, ClusterSecret(current=known.current)))
+    # If it has changed, the next change has begun, and only this file has the secret of that one.
+    await offload.run(lambda: replace_cluster_secret(path, ClusterSecret(current=known.current), expected=known))
     return len(found.digests) > 1
 
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from penstock.app.cli.upkeep import shared_changes
 from penstock.app.cli.upkeep.shared_changes import until_shared
+from penstock.app.cli.upkeep.users import remove
 from penstock.app.cluster.access.keys import derived, derived_keys, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.shared_files import OBJECTS, OUTDATED_S, Freshness, SharedFile, SharedFiles
 from penstock.app.erasure.key import ERASURE_KEY, read_key
 from penstock.core.cluster.shared_files import Step, next_step
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
+from penstock.model.errors import ConflictError, CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.storage.access.secret_files import write_secret
 from penstock.storage.access.shared_note import cluster_has, is_shared, read_note
 from penstock.storage.access.store_key import load_key
@@ -446,17 +447,53 @@ def test_a_revoking_command_waits_until_the_cluster_has_the_change(two, monkeypa
 
     async def main() -> None:
         one.write(TOKENS, "before any controller")
-        until_shared(path)
+        until_shared(path, lambda: True)
         await one.shared.sync()
-        until_shared(path)
+        until_shared(path, lambda: True)
         one.write(TOKENS, "revoked")
         with pytest.raises(UnavailableError, match="other controllers accept what was revoked"):
-            until_shared(path)
-        waiting = asyncio.ensure_future(asyncio.to_thread(until_shared, path))
+            until_shared(path, lambda: True)
+        waiting = asyncio.ensure_future(asyncio.to_thread(until_shared, path, lambda: True))
         await one.shared.sync()
         await waiting
 
     asyncio.run(main())
+
+
+def test_a_removed_user_that_another_controller_brings_back_is_reported(
+    two, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (one, other), _ = two
+    files = [controller.data / "access" / USERS for controller in (one, other)]
+    monkeypatch.setattr(shared_changes, "_LOOK_S", 0.01)
+
+    def add(path: Path, name: str) -> None:
+        change_users(path, lambda users: users.update({name: User(name=name)}))
+
+    async def main() -> None:
+        for name in ("ann", "bob"):
+            add(files[0], name)
+        await one.shared.sync()
+        await other.shared.sync()
+        add(files[1], "eve")
+        await other.shared.sync()
+        removing = asyncio.ensure_future(asyncio.to_thread(remove, "bob", one.data))
+        while "bob" in load_users(files[0]):
+            await asyncio.sleep(0.01)
+        await one.shared.sync()
+        with pytest.raises(ConflictError, match="nothing was revoked"):
+            await removing
+        assert {*load_users(files[0])} == {"ann", "bob", "eve"}
+        removing = asyncio.ensure_future(asyncio.to_thread(remove, "bob", one.data))
+        while not removing.done():
+            await one.shared.sync()
+            await asyncio.sleep(0.01)
+        await removing
+        await other.shared.sync()
+        assert {*load_users(files[1])} == {"ann", "eve"}
+
+    asyncio.run(main())
+    assert capsys.readouterr().out.count("removed user bob") == 1
 
 
 def test_a_controller_without_files_notes_that_its_cluster_shares_them(two) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from penstock.model.errors import UnavailableError
+from penstock.model.errors import ConflictError, UnavailableError
 from penstock.storage.access.shared_note import cluster_has, is_shared
 
 _PATIENCE_S = 15.0
@@ -12,10 +13,12 @@ _PATIENCE_S = 15.0
 _LOOK_S = 0.05
 
 
-def until_shared(path: Path) -> None:
+def until_shared(path: Path, is_in_force: Callable[[], bool]) -> None:
     """Return once the cluster of this controller has the file; at once if the directory belongs to no cluster.
 
-    Raises UnavailableError: the change is made here, and other controllers do not know it yet.
+    ``is_in_force``: whether the file has the change now. Raises UnavailableError: the change is made here, and other
+    controllers do not know it yet. ConflictError: the file of the cluster replaced it, because another controller had
+    changed that.
     """
     import time
 
@@ -32,3 +35,10 @@ def until_shared(path: Path) -> None:
                 waited_s=_PATIENCE_S,
             )
         time.sleep(_LOOK_S)
+    if not is_in_force():
+        raise ConflictError(
+            "the change was replaced, because the file was changed on another controller at the same time: nothing was"
+            " revoked. Make the change again",
+            path=str(path),
+            replaced=str(path.with_name(f"{path.name}.conflict")),
+        )

@@ -143,7 +143,12 @@ def revoke(
                 tokens[key] = replace(tokens[key], revoked_s=now_s)
 
     tokens = change_tokens(tokens_path(data), change, now_s=now_s)
-    until_shared(tokens_path(data))
+
+    def is_in_force() -> bool:
+        found = load_tokens(tokens_path(data))
+        return all(key not in found or found[key].revoked_s is not None for key in wanted)
+
+    until_shared(tokens_path(data), is_in_force)
     for key in dict.fromkeys(wanted):
         say(f"token {key} of {tokens[key].name} is revoked", as_json=json, id=key, name=tokens[key].name)
 

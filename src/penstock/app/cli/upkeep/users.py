@@ -133,7 +133,7 @@ def remove(name: NameArgument, data: DataOption = Path("./store"), json: JsonOpt
         del users[_known(users, name).name]
 
     change_users(users_path(data), change)
-    until_shared(users_path(data))
+    until_shared(users_path(data), lambda: name not in load_users(users_path(data)))
     say(f"removed user {name}", as_json=json, name=name)
 
 
@@ -157,7 +157,7 @@ def passwd(
         users[name] = replace(_known(users, name), password=password)
 
     change_users(users_path(data), change)
-    until_shared(users_path(data))
+    until_shared(users_path(data), lambda: _known(load_users(users_path(data)), name).password == password)
     say(f"changed the password of {name}", as_json=json, name=name)
 
 
@@ -251,8 +251,14 @@ def _change_rights(data: Path, name: str, added: tuple[Grant, ...] = (), removed
         users[name] = with_grants(_known(users, name), added, removed)
 
     change_users(users_path(data), change)
+
+    def is_in_force() -> bool:
+        user = load_users(users_path(data)).get(name)
+        held = {} if user is None else {grant.resource: grant.actions for grant in user.grants}
+        return not any(grant.actions & held.get(grant.resource, frozenset()) for grant in removed)
+
     if removed:
-        until_shared(users_path(data))
+        until_shared(users_path(data), is_in_force)
 
 
 def _check_new(users: Users, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.app.cli.upkeep.users import remove
 from penstock.app.cluster.access.keys import derived, derived_keys, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.shared_files import OBJECTS, OUTDATED_S, Freshness, SharedFile, SharedFiles
 from penstock.app.erasure.key import ERASURE_KEY, read_key
+from penstock.codec.store.cluster_nodes import ACCESS, SharedAccess, decode_node, encode_node
 from penstock.core.cluster.shared_files import Step, next_step
 from penstock.model.errors import ConflictError, CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.storage.access.secret_files import write_secret
@@ -62,7 +64,7 @@ class Controller:
 
     def is_lost(self, name: str) -> bool:
         """Whether the cluster has had this file, and it is missing here."""
-        return not (self.data / "access" / name).exists() and name in read_note(self.data / "access")
+        return not (self.data / "access" / name).exists() and name in read_note(self.data / "access").files
 
     def kept(self) -> list[str]:
         return sorted(file.read_text() for file in (self.data / "access").glob("*.conflict"))
@@ -92,6 +94,97 @@ def test_a_change_on_one_controller_reaches_the_other_and_is_encrypted_in_tier_2
         assert not any(b"ann" in data or b"revoked" in data for data in objects._objects.values())
 
     run_virtually(main())
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["unchanged", "changed"])
+def test_a_lost_node_and_a_controller_with_old_files_bring_back_no_token_and_no_user(
+    tmp_path: Path, is_changed: bool
+) -> None:
+    coordinator, objects = MemoryCoordinator(), MemoryObjects()
+    files = (
+        SharedFile(name=TOKENS, check=parse_tokens, merge=merge_tokens),
+        SharedFile(name=USERS, check=parse_users),
+    )
+    fresh, stale, third = (
+        Controller(tmp_path / name, coordinator, objects, files=files) for name in ("fresh", "stale", "third")
+    )
+    users, tokens = (fresh.data / "access" / name for name in (USERS, TOKENS))
+    token = IssuedToken(id="t1", name="job", grants=(), issued_s=1, expires_s=1 << 40)
+
+    async def main() -> None:
+        change_users(users, lambda found: found.update({name: User(name=name) for name in ("ann", "bob")}))
+        change_tokens(tokens, lambda found: found.update({token.id: token}), now_s=2)
+        for one in (fresh, stale, third):
+            await one.shared.sync()
+        change_users(users, lambda found: found.pop("bob") and None)
+        change_tokens(tokens, lambda found: found.update({token.id: replace(token, revoked_s=3)}), now_s=3)
+        await fresh.shared.sync()
+        if is_changed:  # one more, so that the other one's change has a lower number
+            change_users(users, lambda found: found.update(eve=User(name="eve")))
+            await fresh.shared.sync()
+            change_users(stale.data / "access" / USERS, lambda found: found.update(dan=User(name="dan")))
+        session = coordinator.open()
+        await session.delete(ACCESS, (await session.read(ACCESS)).version)
+        for one in (stale, third, fresh, stale, third):
+            await one.shared.sync()
+        for one in (fresh, stale, third):
+            assert "bob" not in load_users(one.data / "access" / USERS)
+            assert load_tokens(one.data / "access" / TOKENS)["t1"].revoked_s == 3
+        change_users(users, lambda found: found.pop("ann") and None)
+        await fresh.shared.sync()
+        await stale.shared.sync()
+        assert "ann" not in load_users(stale.data / "access" / USERS)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["same-number", "older"])
+def test_after_a_lost_node_no_revocation_of_either_controller_is_lost(tmp_path: Path, more: int) -> None:
+    coordinator, objects = MemoryCoordinator(), MemoryObjects()
+    files = (SharedFile(name=TOKENS, check=parse_tokens, merge=merge_tokens),)
+    one, other = (Controller(tmp_path / name, coordinator, objects, files=files) for name in ("one", "other"))
+    paths = [controller.data / "access" / TOKENS for controller in (one, other)]
+    tokens = {key: IssuedToken(id=key, name="job", grants=(), issued_s=1, expires_s=1 << 40) for key in ("t1", "t2")}
+
+    async def main() -> None:
+        change_tokens(paths[0], lambda found: found.update(tokens), now_s=2)
+        await one.shared.sync()
+        await other.shared.sync()
+        change_tokens(paths[0], lambda found: found.update(t1=replace(tokens["t1"], revoked_s=3)), now_s=3)
+        await one.shared.sync()
+        for _ in range(more):
+            change_tokens(paths[0], lambda found: found.update(t3=replace(tokens["t1"], id="t3")), now_s=3)
+            await one.shared.sync()
+        session = coordinator.open()
+        await session.delete(ACCESS, (await session.read(ACCESS)).version)
+        change_tokens(paths[1], lambda found: found.update(t2=replace(tokens["t2"], revoked_s=4)), now_s=4)
+        for controller in (other, one, other):
+            await controller.shared.sync()
+        for path in paths:
+            found = load_tokens(path)
+            assert (found["t1"].revoked_s, found["t2"].revoked_s, len(found)) == (3, 4, 2 + more)
+
+    asyncio.run(main())
+
+
+def test_a_publication_of_an_earlier_version_has_no_number_and_counts_as_new(two) -> None:
+    (one, other), _ = two
+
+    async def main() -> None:
+        for text in ("first", "second"):
+            one.write(USERS, text)
+            await one.shared.sync()
+            await other.shared.sync()
+        one.write(USERS, "third")
+        await one.shared.sync()
+        session = one.shared.coordination
+        node = await session.read(ACCESS)
+        found = decode_node(SharedAccess, node.data)
+        await session.set(ACCESS, encode_node(replace(found, number=0)), node.version)
+        await other.shared.sync()
+        assert other.read() == {USERS: "third"}
+
+    asyncio.run(main())
 
 
 def test_a_lost_directory_or_file_does_not_remove_the_users_of_the_cluster(two) -> None:

@@ -56,10 +56,11 @@ class Features:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedAccess:
     """``object``: of tier 2, with the users and the list of tokens, encrypted. ``files``: names of these files, and the
-    SHA-256 of what each one contains."""
+    SHA-256 of what each one contains. ``number``: grows with each change; 0: an earlier version has written it."""
 
     object: str
     files: Mapping[str, str]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
-from penstock.storage.access.shared_note import NOTE, read_note, write_note
+from penstock.storage.access.shared_note import NOTE, SharedNote, read_note, write_note
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,8 @@ class SharedFiles:
         shared, version = await self._shared()
         there = {} if shared is None else shared.files
         local = await self.offload.run(self._read)
-        seen = await self.offload.run(lambda: read_note(self.data / FOLDER))
+        note = await self.offload.run(lambda: read_note(self.data / FOLDER))
+        seen = _seen(note, shared, self.files)
         steps = {
             one.name: _step(one, local.get(one.name), shared=there.get(one.name), seen=seen.get(one.name))
             for one in self.files
@@ -150,13 +151,18 @@ class SharedFiles:
                     elif taken is not None:
                         pushed[one.name] = taken
             contents = fetched | pushed
+        number = note.number if shared is None else shared.number
         if pushed:
-            if not await self._push(contents, shared, version):
+            own = {name: _digest(data) for name, data in pushed.items()}
+            number = _next_number(note, shared, own)
+            if not await self._push(contents, shared, version, number=number):
                 return None
-            agreed |= {name: _digest(data) for name, data in pushed.items()}
-        is_noted = await self.offload.run((self.data / FOLDER / NOTE).exists)
-        if not is_noted or any(seen.get(name) != digest for name, digest in agreed.items()):
-            await self.offload.run(lambda: write_note(self.data / FOLDER, {**seen, **agreed}))
+            agreed |= own
+        if any(one.name not in agreed and one.name in {*there, *pushed} for one in self.files):
+            number = note.number  # not everything of this publication is here
+        after = SharedNote(files={**note.files, **agreed}, number=number)
+        if after != note or not await self.offload.run((self.data / FOLDER / NOTE).exists):
+            await self.offload.run(lambda: write_note(self.data / FOLDER, after))
         return differing
 
     async def _take(
@@ -181,7 +187,9 @@ class SharedFiles:
         for _ in range(_ATTEMPTS):
             await self.coordination.sync()
             shared, version = await self._shared()
-            if shared is None or await self._push(await self._fetch(shared), shared, version):
+            if shared is None:
+                return
+            if await self._push(await self._fetch(shared), shared, version, number=shared.number):
                 return
         raise NodeChangedError("users and tokens of the cluster keep changing; try again", node=ACCESS)
 
@@ -238,12 +246,14 @@ class SharedFiles:
             return None, None
         return decode_node(SharedAccess, node.data), node.version
 
-    async def _push(self, contents: dict[str, bytes], before: SharedAccess | None, version: int | None) -> bool:
+    async def _push(
+        self, contents: dict[str, bytes], before: SharedAccess | None, version: int | None, *, number: int
+    ) -> bool:
         """Publish the contents as all files of the cluster. False: another controller was faster."""
         files = {name: _digest(data) for name, data in sorted(contents.items())}
         name = f"{OBJECTS}/{_digest(''.join(files.values()).encode())[:32]}-{self.rng.randrange(1 << 32):08x}"
         await self.objects.put(name, self._encrypt(contents, name))
-        data = encode_node(SharedAccess(object=name, files=files))
+        data = encode_node(SharedAccess(object=name, files=files, number=number))
         try:
             if version is None:
                 await self.coordination.create(ACCESS, data)
@@ -320,6 +330,34 @@ class SharedFiles:
                 )
             write_secret(path, data)
         return True
+
+
+def _seen(note: SharedNote, shared: SharedAccess | None, files: Sequence[SharedFile]) -> Mapping[str, str]:
+    """The digests on which controller and cluster last agreed, for ``next_step``.
+
+    If the node was lost with ZooKeeper's data, the first controller that starts publishes its files, which may be old: they
+    must not bring back users that were removed, and tokens that were revoked. Files older than those on which this controller
+    agreed are merged with its own, or replaced by them. Of files with the same number, neither is known to be newer.
+    """
+    if shared is None or not shared.number:
+        return note.files
+    if shared.number < note.number:
+        log.error(
+            "users and tokens of the cluster are older than those that this controller has had from it",
+            extra={"number": shared.number, "own": note.number},
+        )
+        return {one.name: shared.files[one.name] for one in files if one.merge is None and one.name in shared.files}
+    if shared.number > note.number:
+        return note.files
+    return {name: digest for name, digest in note.files.items() if shared.files.get(name) == digest}
+
+
+def _next_number(note: SharedNote, shared: SharedAccess | None, own: Mapping[str, str]) -> int:
+    """The number of a publication of this controller. If it publishes a lost node again and has changed nothing, the number
+    stays, because another controller may have newer files."""
+    if shared is None and all(note.files.get(name) == digest for name, digest in own.items()):
+        return max(1, note.number)
+    return max(note.number, 0 if shared is None else shared.number) + 1
 
 
 def _step(one: SharedFile, data: bytes | None, *, shared: str | None, seen: str | None) -> Step:

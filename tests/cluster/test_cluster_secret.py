@@ -227,6 +227,23 @@ def test_a_change_that_was_interrupted_after_the_file_is_continued(world: World)
     asyncio.run(main())
 
 
+def test_a_change_whose_node_was_lost_is_recorded_and_finished(world: World) -> None:
+    async def main() -> None:
+        await world.create()
+        public = await world.signing(OLD).create()
+        await world.change()
+        new = read_cluster_secret(world.file).current
+        await world.session.delete(SECRET, (await world.session.read(SECRET)).version)
+        assert await world.record()
+        assert await world.digests() == (DIGESTS[OLD], secret_digest(new, "ours"))
+        assert await world.finish()
+        signing = world.signing(new, data="c2")
+        await signing.catch_up()
+        assert await signing.files.listed() == [public]
+
+    asyncio.run(main())
+
+
 class _Interleaving(InlineOffload):
     """Lets other tasks run after each call, as threads do."""
 

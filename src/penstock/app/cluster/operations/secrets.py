@@ -60,7 +60,8 @@ _NOT_OURS: Final = "the file does not have the secret of the cluster: copy it fr
 
 
 async def record_secret(coordination: Coordination, path: Path, *, insecure: bool, offload: Offload, rng: Rng) -> bool:
-    """Record the secret of the file as the cluster's, if the cluster records none. Returns whether this changed anything.
+    """Record the secrets of the file as the cluster's, if the cluster records none. Returns whether this changed anything. A
+    file with two of them is that of a change, which then continues: the node may be lost with ZooKeeper's data.
 
     Raises WrongClusterError (the cluster records another secret, or tier 2 has keys that this one does not decrypt),
     NotFoundError, CorruptDataError, UnavailableError (tier 2 does not answer), OSError.
@@ -70,10 +71,11 @@ async def record_secret(coordination: Coordination, path: Path, *, insecure: boo
     found, _ = await read_digests(coordination)
     if found is None:
         objects = shared_objects(config.tier2, config.endpoint, insecure=insecure, offload=offload)
-        if await _signing(objects, config, (secret.current,), rng).can_read() is False:
+        if await _signing(objects, config, secret.all, rng).can_read() is False:
             raise WrongClusterError(_NOT_OURS, path=str(path))
+        earlier = () if secret.earlier is None else (await _digest(secret.earlier, config, offload),)
         try:
-            await coordination.create(SECRET, encode_node(SecretDigests(digests=(digest,))))
+            await coordination.create(SECRET, encode_node(SecretDigests(digests=(*earlier, digest))))
             return True
         except AlreadyExistsError:
             found, _ = await read_digests(coordination)

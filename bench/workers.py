@@ -28,6 +28,7 @@ CONNECTIONS = 64
 EVENTS = 4000
 WINDOW_BYTES = 32 << 10
 _HEADER = struct.Struct(">ii")
+_NUMBER = struct.Struct(">q")
 _DATA_APPENDED, _APPEND_SETUP = 7, 2
 
 
@@ -57,7 +58,8 @@ class Connection:
             if len(self._left) - at < _HEADER.size + length:
                 break
             if code == _DATA_APPENDED:
-                self.acked += 1
+                # One answer may acknowledge several appends: behind the writer's id comes the last number.
+                self.acked = _NUMBER.unpack_from(self._left, at + _HEADER.size + 16)[0]
             found.add(code)
             at += _HEADER.size + length
         del self._left[:at]

@@ -145,7 +145,10 @@ def test_a_block_is_put_together_wherever_its_end_lies(kind):
         for _ in feed(target, filler + block + end, [1 << 20]):
             while target.advance():
                 arenas.append(target.view)
-                (appends.block if target.code == 3 else appends.block_end)(target)
+                if target.code == 3:
+                    appends.block(target)
+                else:
+                    appends.block_end(target, 1 << 20)
         assert [bytes(data) for data in store.data] == [bytes(filler_bytes), expected]
         for call in host.due:
             call()

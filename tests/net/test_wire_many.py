@@ -295,9 +295,9 @@ class Frames:
             self.many.append(len(wire.decode_many(payload)[1]))
             taken(side, payload)
 
-        def alone(side, receiver):
+        def alone(side, receiver, room_bytes):
             self.alone += 1
-            ended(side, receiver)
+            ended(side, receiver, room_bytes)
 
         monkeypatch.setattr(AppendSide, "many", many)
         monkeypatch.setattr(AppendSide, "block_end", alone)

@@ -33,7 +33,7 @@ from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.chunks import ChunkRange, Leased
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
 from penstock.ports.data.rates import RateWatch
-from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, AppendedPart, SegmentInfo, SegmentRead
 from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.data.tables import (
     ANY_VERSION,
@@ -170,7 +170,7 @@ class MemorySegments:
 
     @property
     def pending(self) -> int:
-        return len(self._pending)
+        return sum(1 if request.pieces is None else len(request.pieces.sizes) for request, _ in self._pending)
 
     def shut_gate(self) -> None:
         self._gate_shut = True
@@ -185,13 +185,23 @@ class MemorySegments:
             return
         batch, self._pending = self._pending, []
         for request, done in batch:
-            done(self._apply(request))
+            self._answer(request, done)
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()
 
     async def _settle(self) -> None:
         while self._pending:
             await self._settled.wait()
+
+    def _answer(self, request: Append, done: AppendDone) -> None:
+        """Store the appends of a run one by one, and answer each."""
+        for single in request.singles():
+            outcome = self._apply(single)
+            if isinstance(outcome, Appended) and single.event_number != request.event_number:
+                outcome = AppendedPart(end_offset=outcome.end_offset, event_number=single.event_number)
+            done(outcome)
+            if isinstance(outcome, PenstockError):
+                return
 
     def _apply(self, request: Append) -> Appended | PenstockError:
         if self.fail_with is not None:

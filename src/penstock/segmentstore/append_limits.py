@@ -73,23 +73,25 @@ class StreamGate:
 
     # --- appends ------------------------------------------------------------------------------------------
 
-    def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+    def take(self, segment: Segment, size_bytes: int, events: int, *, single: bool = True) -> PenstockError | None:
         counts = self._counts
         if counts is None:
-            return self._take(segment, size_bytes, events)
+            return self._take(segment, size_bytes, events, single)
         # From reading the others' counts until our own is published, no other store may decide.
         if not counts.lock():
             return ThrottledError("another worker decides about this limit", resource="limit", stream=self.limit.stream)
         try:
             self._look(counts)
-            error = self._take(segment, size_bytes, events)
+            error = self._take(segment, size_bytes, events, single)
             if error is None:
                 counts.publish(self.used_bytes, self.used_events)
             return error
         finally:
             counts.unlock()
 
-    def _take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+    def _take(self, segment: Segment, size_bytes: int, events: int, single: bool) -> PenstockError | None:
+        if not single and self._passed(self._all_bytes + size_bytes, self._all_events + events):
+            return QuotaExceededError("appends reach a backlog quota together", stream=self.limit.stream)
         for bound in self._met_bounds(self._all_bytes + size_bytes, self._all_events + events):
             error = self._refusal(segment, bound)
             if error is not None:
@@ -260,7 +262,7 @@ class _PartGate:
         self._gates = gates
         self._parent = parent
 
-    def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+    def take(self, segment: Segment, size_bytes: int, events: int, *, single: bool = True) -> PenstockError | None:
         gate = self._gates.get(self._parent)
         return None if gate is None else gate.take_part(segment)
 

@@ -20,8 +20,9 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 class Gate(Protocol):
     """Counts what appends add to a segment, and refuses those beyond a limit."""
 
-    def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
-        """Count an append that is about to be queued, or return the error that refuses it."""
+    def take(self, segment: Segment, size_bytes: int, events: int, *, single: bool = True) -> PenstockError | None:
+        """Count an append that is about to be queued, or return the error that refuses it. Not ``single``: a run of
+        appends; if it reaches a limit it is refused, and each append has to be decided by itself."""
         ...
 
     def count(self, segment: Segment, size_bytes: int, events: int) -> None:

@@ -126,9 +126,13 @@ REPLY_CODES = frozenset(spec.code for spec in SPECS if not spec.is_request) | {-
 
 _BLOCK_END_HEAD = struct.Struct(">16sii")
 _BLOCK_END_TAIL = struct.Struct(">iqq")
+_BLOCK_END_FRAME = struct.Struct(">ii16sii")
 _BLOCK_END_SHORT_TAIL = struct.Struct(">iq")
 BLOCK_END_DATA_AT = _BLOCK_END_HEAD.size
 """The position in the payload at which the data of an AppendBlockEnd begins."""
+_BLOCK_END_FIXED_BYTES = _BLOCK_END_HEAD.size + _BLOCK_END_TAIL.size
+BLOCK_END_LEAST_BYTES = HEADER.size + _BLOCK_END_FIXED_BYTES
+"""Size of the frame of an AppendBlockEnd without data."""
 _SPLIT_AT = 8 << 20  # bytes sent ahead in a block if an append exceeds one frame
 _DATA_APPENDED = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_BODY = struct.Struct(">16sqqqq")
@@ -197,6 +201,50 @@ def decode_block_end(view: memoryview) -> c.AppendBlockEnd:
     except struct.error as error:
         raise ProtocolError("command is incomplete", code=4, size_bytes=len(view)) from error
     return c.AppendBlockEnd(writer, whole, view[BLOCK_END_DATA_AT:end], count, number, rid)
+
+
+class BlockRun(NamedTuple):
+    """AppendBlockEnds of one writer that arrived one after the other; ``data``: views. Their numbers count their events:
+    each is ``counts`` above the one before, and the last is ``last_number``."""
+
+    data: list[memoryview]
+    counts: list[int]
+    rids: list[int]
+    last_number: int
+
+
+def decode_block_ends(
+    view: memoryview, at: int, end: int, *, writer: bytes, last_number: int, most_bytes: int, extra_bytes: int
+) -> tuple[BlockRun, int]:
+    """The whole AppendBlockEnds of the writer from ``at`` on, up to ``end``, and the position behind them.
+
+    Each has events and data, and continues the number of the one before, which is ``last_number`` at first. Their data,
+    with ``extra_bytes`` for each, are at most ``most_bytes``. Any other frame, a faulty one too, is left to ``decode``.
+    """
+    data: list[memoryview] = []
+    counts: list[int] = []
+    rids: list[int] = []
+    head_of, tail_of = _BLOCK_END_FRAME.unpack_from, _BLOCK_END_TAIL.unpack_from
+    head_bytes, tail_bytes, fixed_bytes = _BLOCK_END_FRAME.size, _BLOCK_END_TAIL.size, _BLOCK_END_FIXED_BYTES
+    while at + BLOCK_END_LEAST_BYTES <= end:
+        code, length, who, _, size = head_of(view, at)
+        if code != 4 or who != writer or length != size + fixed_bytes or size <= 0:
+            break
+        start = at + head_bytes
+        behind = start + size
+        after = behind + tail_bytes
+        most_bytes -= size + extra_bytes
+        if after > end or most_bytes < 0:
+            break
+        count, number, rid = tail_of(view, behind)
+        if count <= 0 or number != last_number + count:
+            break
+        data.append(view[start:behind])
+        counts.append(count)
+        rids.append(rid)
+        last_number = number
+        at = after
+    return BlockRun(data, counts, rids, last_number), at
 
 
 def _decode_block(view: memoryview) -> c.AppendBlock:

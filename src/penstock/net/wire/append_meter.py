@@ -22,7 +22,7 @@ _NOTHING = nullcontext()
 
 
 class Measured(Protocol):
-    """An append."""
+    """An append, or a run of appends, which counts as one where they are measured."""
 
     def attributes(self) -> Mapping[str, Value]:
         """What a span reports of it; ``messaging.destination.name`` is among them."""
@@ -71,6 +71,11 @@ class AppendMeter:
             self._around, self._named_ns = context, self._tracer.now_ns()
         return context is not None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the client has named the span of the request that arrives next."""
+        return self._around is not None
+
     def take_named(self) -> SpanContext | None:
         """The span around the request that arrives now; None: the client named none."""
         context, self._around = self._around, None
@@ -90,8 +95,8 @@ class AppendMeter:
         span = tracer.start(name, Kind.SERVER, attributes, parent=around or ROOT, at_ns=began_ns)
         self._traced[item] = _TracedAppend(span, began_ns, now_ns)
 
-    def acknowledged(self, item: Measured, events: int, size_bytes: int) -> None:
-        self._appends.value += 1
+    def acknowledged(self, item: Measured, appends: int, events: int, size_bytes: int) -> None:
+        self._appends.value += appends
         self._events.value += events
         self._bytes.value += size_bytes
         if item is self._timed:

@@ -1,20 +1,20 @@
 """The appends of one connection: writers bound to segments, blocks assembled, acknowledgements in order.
 
-The appends of an AppendMany are handled one by one, as if each came alone; one reply answers them all.
+Appends of one writer that arrive one behind the other are passed on as one run, and one reply acknowledges them. Our
+own clients instead send an AppendMany: its appends are handled one by one, as if each came alone, and one reply answers
+them all.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
-from uuid import UUID
 
 from penstock.codec.events import HEADER_BYTES
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import (
     BLOCK_END_DATA_AT,
+    BlockRun,
     Command,
     block_trailer,
     data_appended,
@@ -34,17 +34,18 @@ from penstock.model.errors import (
     ThrottledError,
     WriterFencedError,
 )
-from penstock.model.traces.spans import Value, append_attributes
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.crowd import Crowd
 from penstock.net.wire.frames import FrameReceiver
-from penstock.net.wire.many import Many
+from penstock.net.wire.in_flight import OVERHEAD_BYTES, Binding, InFlight, Many
 from penstock.net.wire.wire_errors import TOKEN_EXPIRED, reply_of
-from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, Appended
+from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, Appended, AppendedPart
 from penstock.ports.data.service import ServedStore
 from penstock.ports.files import Buffer
 
-_OVERHEAD_BYTES = 128
+_RUN_BYTES = 64 << 10
+"""Bytes of a run, with the overhead of each append: its data are copied together, and larger appends cost more to copy
+than to pass on."""
 _HELD_DOUBLINGS = 4  # doublings; a waiting append is retried after at most 16 times the first pause
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
@@ -80,86 +81,6 @@ class AppendHost(Protocol):
         ...
 
 
-class _Binding:
-    """One writer on one segment. Numbers: received here, given to the store, acknowledged."""
-
-    __slots__ = (
-        "acked",
-        "failed",
-        "gate",
-        "handle",
-        "held",
-        "id",
-        "in_flight",
-        "knows_full",
-        "received",
-        "replaced",
-        "segment",
-        "stalled",
-        "submitted",
-        "waiting",
-        "writer",
-    )
-
-    def __init__(
-        self, writer: bytes, segment: str, last_number: int, *, knows_full: bool, handle: int | None = None
-    ) -> None:
-        self.writer = writer
-        self.handle = handle
-        self.knows_full = knows_full
-        self.id = UUID(bytes=writer)
-        # Up to 16,000 writers of one connection may share a segment name of 4 KiB.
-        self.segment = sys.intern(segment)
-        self.received = self.submitted = self.acked = last_number
-        self.failed = False
-        self.replaced = False
-        # All later appends wait for the outcome of this one: it has a condition, or the store had no room for it.
-        self.gate: _InFlight | None = None
-        self.in_flight = 0
-        self.held = 0
-        self.waiting: deque[_InFlight] = deque()
-        self.stalled: list[_InFlight] = []
-
-
-class _InFlight:
-    """One append that the store is processing; called with its outcome. ``many``: its AppendMany, and its index
-    there."""
-
-    __slots__ = ("binding", "count", "data", "expected", "index", "many", "number", "previous", "rid", "side", "size")
-
-    def __init__(
-        self,
-        side: AppendSide,
-        binding: _Binding,
-        data: Buffer,
-        count: int,
-        number: int,
-        rid: int,
-        expected: int | None,
-        many: Many | None = None,
-        index: int = 0,
-    ) -> None:
-        self.many = many
-        self.index = index
-        self.side = side
-        self.binding = binding
-        self.data = data
-        self.size = len(data) + _OVERHEAD_BYTES
-        self.count = count
-        self.number = number
-        self.rid = rid
-        self.expected = expected
-        self.previous = 0
-
-    def __call__(self, outcome: Appended | PenstockError) -> None:
-        self.side.finished(self, outcome)
-
-    def attributes(self) -> Mapping[str, Value]:
-        """See ``append_meter.Measured``."""
-        size_bytes, binding = self.size - _OVERHEAD_BYTES, self.binding
-        return append_attributes(binding.segment, str(binding.id), self.number, self.count, size_bytes)
-
-
 class AppendSide:
     """Takes append frames, hands them to the store as views, and answers them in order."""
 
@@ -167,11 +88,11 @@ class AppendSide:
         self._host = host
         self._store = store
         # None: a SetupAppend is in progress.
-        self._bindings: dict[bytes, _Binding | None] = {}
-        self._handles: dict[int, _Binding] = {}
+        self._bindings: dict[bytes, Binding | None] = {}
+        self._handles: dict[int, Binding] = {}
         self._last_handle = 0
         self._open: tuple[c.AppendBlock, int, memoryview] | None = None
-        self._crowd: Crowd[_Binding] = Crowd(host.after_pause, self._retry)
+        self._crowd: Crowd[Binding] = Crowd(host.after_pause, self._retry)
         self._closed = False
         self._answered_bytes = 0
         self.taken_bytes = 0
@@ -213,7 +134,7 @@ class AppendSide:
         handle = None
         if is_own:
             self._last_handle = handle = self._last_handle + 1
-        binding = _Binding(writer, segment, last_number, knows_full=is_own, handle=handle)
+        binding = Binding(writer, segment, last_number, knows_full=is_own, handle=handle)
         self._bindings[writer] = binding
         if handle is not None:
             self._handles[handle] = binding
@@ -255,15 +176,21 @@ class AppendSide:
         self._known(command.writer)
         self._open = command, receiver.at + 16, receiver.view
 
-    def block_end(self, receiver: FrameReceiver) -> None:
-        """Append a block. Raises ProtocolError."""
+    def block_end(self, receiver: FrameReceiver, room_bytes: int) -> None:
+        """Append a block, and those of the same writer that follow it as long as ``room_bytes`` are not reached. Raises
+        ProtocolError."""
         end = decode_block_end(receiver.payload)
         binding = self._bindings.get(end.writer) or self._known(end.writer)
         data: Buffer = end.data
+        run: BlockRun | None = None
         if self._open is not None:
             data = self._assembled(receiver, end, *self._open)
             self._open = None
-        self._take(binding, data, end.event_count, end.event_number, end.rid, None)
+        elif receiver.partial_bytes and data and not (binding.failed or binding.knows_full or self.meter.is_named):
+            # Our own clients gather small appends themselves, and use the length after each.
+            left_bytes = min(_RUN_BYTES, room_bytes - self.taken_bytes) - len(data) - OVERHEAD_BYTES
+            run = receiver.block_ends(end.writer, end.event_number, left_bytes, OVERHEAD_BYTES)
+        self._take(binding, data, end.event_count, end.event_number, end.rid, None, run=run)
 
     def many(self, payload: memoryview) -> None:
         """Append the contents of an AppendMany, in order. Raises ProtocolError; appends before the fault are not
@@ -292,7 +219,7 @@ class AppendSide:
             count = max(1, min(number - max(0, binding.received), len(data) // HEADER_BYTES))
         self._take(binding, data, count, number, command.rid, command.expected_offset)
 
-    def _known(self, writer: bytes) -> _Binding:
+    def _known(self, writer: bytes) -> Binding:
         binding = self._bindings.get(writer)
         if binding is None:
             raise ProtocolError("append from a writer that is not set up", writer=writer.hex())
@@ -322,7 +249,7 @@ class AppendSide:
 
     def _take(
         self,
-        binding: _Binding,
+        binding: Binding,
         data: Buffer,
         count: int,
         number: int,
@@ -330,6 +257,7 @@ class AppendSide:
         expected: int | None,
         many: Many | None = None,
         index: int = 0,
+        run: BlockRun | None = None,
     ) -> None:
         if binding.failed:
             # Sent before the client saw the error; it will set up again and send what is missing.
@@ -342,10 +270,12 @@ class AppendSide:
             raise ProtocolError("event number does not increase", event_number=number, last=binding.received)
         if len(data) > APPEND_MAX_BYTES:
             raise ProtocolError("append is too large", size_bytes=len(data), limit_bytes=APPEND_MAX_BYTES)
-        binding.received = number
-        if self._host.must_copy:
+        if run is None and self._host.must_copy:
             data = bytes(data)
-        item = _InFlight(self, binding, data, count, number, rid, expected, many, index)
+        item = InFlight(self, binding, data, count, number, rid, expected, many, index)
+        if run is not None:
+            item.add(run)
+        binding.received = item.number
         self.taken_bytes += item.size
         self.meter.arrived(item)
         if binding.gate is not None:
@@ -353,7 +283,7 @@ class AppendSide:
         else:
             self._submit(item)
 
-    def _submit(self, item: _InFlight) -> None:
+    def _submit(self, item: InFlight) -> None:
         binding = item.binding
         item.previous = binding.submitted
         binding.submitted = item.number
@@ -368,13 +298,17 @@ class AppendSide:
             event_count=item.count,
             previous=item.previous,
             expected_offset=item.expected,
+            pieces=item.pieces,
         )
         binding.in_flight += 1
         self._store.submit_append(request, item)
 
-    def finished(self, item: _InFlight, outcome: Appended | PenstockError) -> None:
+    def finished(self, item: InFlight, outcome: Appended | PenstockError) -> None:
         """Take an outcome from the store, in order of submission for each writer."""
         binding = item.binding
+        if type(outcome) is AppendedPart:
+            self._stored_part(item, outcome.end_offset, outcome.event_number)
+            return
         binding.in_flight -= 1
         if self._closed or binding.failed:
             self._answered(item)
@@ -386,7 +320,7 @@ class AppendSide:
                 self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
             binding.acked = item.number
             binding.held = 0
-            self.meter.acknowledged(item, item.count, item.size - _OVERHEAD_BYTES)
+            self.meter.acknowledged(item, item.appends, item.count, len(item.data))
         elif self._must_wait(binding, outcome):
             if isinstance(outcome, QuotaHeldError):
                 binding.held += 1
@@ -405,15 +339,28 @@ class AppendSide:
             while binding.waiting and binding.gate is None:
                 self._submit(binding.waiting.popleft())
 
+    def _stored_part(self, item: InFlight, length: int, number: int) -> None:
+        """The first appends of a run are stored, up to this number."""
+        binding = item.binding
+        size_bytes = item.size
+        appends, events, data_bytes, rid = item.remove(number)
+        self._settled(size_bytes - item.size)
+        if self._closed or binding.failed:
+            return
+        self._host.send(data_appended(binding.writer, number, binding.acked, rid, length))
+        binding.acked = number
+        binding.held = 0
+        self.meter.acknowledged(item, appends, events, data_bytes)
+
     @staticmethod
-    def _must_wait(binding: _Binding, error: PenstockError) -> bool:
+    def _must_wait(binding: Binding, error: PenstockError) -> bool:
         return (
             isinstance(error, ThrottledError)
             or (isinstance(error, StorageFullError | QuotaHeldError) and not binding.knows_full)
             or (bool(binding.stalled) and isinstance(error, _WITHOUT_PREDECESSOR))
         )
 
-    def _stall(self, item: _InFlight) -> None:
+    def _stall(self, item: InFlight) -> None:
         """Keep an append that the store has no room for, and all appends behind it, which fail because it was not
         stored.
 
@@ -437,7 +384,7 @@ class AppendSide:
             return
         self._crowd.add(binding)
 
-    def _retry(self, binding: _Binding) -> None:
+    def _retry(self, binding: Binding) -> None:
         if self._closed or binding.failed or binding.replaced:
             self._drop_waiting(binding)
             return
@@ -447,17 +394,18 @@ class AppendSide:
         binding.gate = binding.waiting.popleft()
         self._submit(binding.gate)
 
-    def _refuse(self, item: _InFlight, error: PenstockError) -> None:
+    def _refuse(self, item: InFlight, error: PenstockError) -> None:
         binding = item.binding
         binding.failed = True
         self._drop_waiting(binding)
+        number, rid = item.first
         if isinstance(error, WriterFencedError):
-            self._host.reply(c.InvalidEventNumber(binding.writer, item.rid, "", item.number))
+            self._host.reply(c.InvalidEventNumber(binding.writer, rid, "", number))
             self._host.fail(error)
             return
         # The reply for a sealed segment carries the event number; other replies carry no position.
-        place = item.number if isinstance(error, SegmentSealedError) else c.NO_OFFSET
-        reply = reply_of(error, item.rid, binding.segment, offset=place)
+        place = number if isinstance(error, SegmentSealedError) else c.NO_OFFSET
+        reply = reply_of(error, rid, binding.segment, offset=place)
         if reply is None:
             self._host.fail(error)
         elif item.many is not None:
@@ -465,21 +413,24 @@ class AppendSide:
         else:
             self._host.reply(reply)
 
-    def _drop_waiting(self, binding: _Binding) -> None:
+    def _drop_waiting(self, binding: Binding) -> None:
         for item in (*binding.stalled, *binding.waiting):
             self._answered(item)
         binding.stalled.clear()
         binding.waiting.clear()
 
-    def _answered(self, item: _InFlight, error: PenstockError | None = None) -> None:
+    def _answered(self, item: InFlight, error: PenstockError | None = None) -> None:
         """The append has ended, whatever its outcome."""
         self.meter.ended(item, error)
         if item.many is not None:
             self._decided(item.many)
+        self._settled(item.size)
+
+    def _settled(self, size_bytes: int) -> None:
         # Counted once per pass: acknowledgements come in thousands.
         if not self._answered_bytes:
             self._host.soon(self._settle)
-        self._answered_bytes += item.size
+        self._answered_bytes += size_bytes
 
     def _decided(self, many: Many) -> None:
         many.left -= 1

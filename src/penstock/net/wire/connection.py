@@ -260,7 +260,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if receiver.code == APPEND_MANY:
                 appends.many(receiver.payload)
             else:
-                appends.block_end(receiver)
+                appends.block_end(receiver, room)
             if appends.taken_bytes >= room or self._closing:
                 return True
             if not receiver.advance():

@@ -7,7 +7,14 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from penstock.codec.wire.frames import FRAME_MAX_BYTES, HEADER, check_header
+from penstock.codec.wire.frames import (
+    BLOCK_END_LEAST_BYTES,
+    FRAME_MAX_BYTES,
+    HEADER,
+    BlockRun,
+    check_header,
+    decode_block_ends,
+)
 from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Arena, ArenaPool
 from penstock.ports.files import Buffer
 
@@ -108,6 +115,21 @@ class FrameReceiver:
         self.at = at
         self.payload = self.view[at : self._start]
         return True
+
+    def block_ends(self, writer: bytes, last_number: int, most_bytes: int, extra_bytes: int) -> BlockRun | None:
+        """Take the AppendBlockEnds that follow this frame, as ``decode_block_ends`` does; None: there are none."""
+        if self._end - self._start < BLOCK_END_LEAST_BYTES:
+            return None
+        run, self._start = decode_block_ends(
+            self.view,
+            self._start,
+            self._end,
+            writer=writer,
+            last_number=last_number,
+            most_bytes=most_bytes,
+            extra_bytes=extra_bytes,
+        )
+        return run if run.data else None
 
     @property
     def partial_bytes(self) -> int:

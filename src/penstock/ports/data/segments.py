@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.model.errors import PenstockError
@@ -38,9 +38,16 @@ class SegmentInfo:
     event_count: int = 0
 
 
+class Pieces(NamedTuple):
+    """The appends of a run: size of the data and number of events of each. None is empty."""
+
+    sizes: Sequence[int]
+    counts: Sequence[int]
+
+
 @dataclass(slots=True, kw_only=True)
 class Append:
-    """One atomic append. ``data`` is borrowed until the append is done.
+    """One atomic append, or a run of them. ``data`` is borrowed until the append is done.
 
     A store in this process may keep a memoryview of 16 KiB or more for reads instead of copying it: the viewed buffer
     must not be written again while it is referenced. A bytearray is always copied.
@@ -49,6 +56,10 @@ class Append:
     the writer's last stored number as the caller knows it (from ``setup_append`` or its last append).
     ``expected_offset`` makes it conditional on the segment's length. ``trace``: the sampled span that it belongs to, for a
     store in another process.
+
+    ``pieces``: at least two appends that follow each other. Their data are joined, ``event_count`` is their sum, and
+    ``event_number`` is the last number; each number is the one before plus the number of events. There is no condition.
+    The outcome is that of the same appends one by one. Only ``ServedReads.submit_append`` takes a run.
     """
 
     segment: str
@@ -59,6 +70,26 @@ class Append:
     previous: int
     expected_offset: int | None = None
     trace: SpanContext | None = None
+    pieces: Pieces | None = None
+
+    def singles(self) -> Iterator[Append]:
+        """The appends of a run, in order; their data are views."""
+        if self.pieces is None:
+            yield self
+            return
+        view, at, previous = memoryview(self.data), 0, self.previous
+        number = self.event_number - self.event_count
+        for size, count in zip(*self.pieces, strict=True):
+            at, number = at + size, number + count
+            yield Append(
+                segment=self.segment,
+                writer=self.writer,
+                data=view[at - size : at],
+                event_number=number,
+                event_count=count,
+                previous=previous,
+            )
+            previous = number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +97,13 @@ class Appended:
     """A durable append: the segment's length right after it."""
 
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendedPart(Appended):
+    """The first appends of a run are durable, those up to ``event_number``. The outcome of the others comes later."""
+
+    event_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,8 @@ class ServedReads(Protocol):
         ...
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
-        """See ``DirectAppends``."""
+        """See ``DirectAppends``. The request may be a run (``Append.pieces``). ``done`` may then be called several times:
+        with the appends that are stored, in order, and last with the outcome of the others."""
         ...
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:

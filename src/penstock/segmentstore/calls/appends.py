@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from penstock.core.segments.append_rules import append_refusal
@@ -18,7 +19,7 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
-from penstock.ports.data.segments import Append, AppendDone
+from penstock.ports.data.segments import Append, AppendDone, Appended, AppendedPart
 from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal, waking
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import AttributeState, Segment
@@ -28,6 +29,30 @@ from penstock.segmentstore.writer_memory import WriterMemory
 _log = logging.getLogger(__name__)
 
 _SAY_THROTTLED_S = 10.0
+
+
+class _SplitRun:
+    """Answers a run whose appends are decided one by one: with each that is stored, then with the first error."""
+
+    __slots__ = ("_done", "_ended", "_last")
+
+    def __init__(self, request: Append, done: AppendDone) -> None:
+        self._last = request.event_number
+        self._done = done
+        self._ended = False
+
+    def of(self, number: int) -> AppendDone:
+        """Takes the outcome of the append with this number."""
+        return partial(self._answered, number)
+
+    def _answered(self, number: int, outcome: Appended | PenstockError) -> None:
+        if self._ended:
+            return
+        if number != self._last and isinstance(outcome, Appended):
+            outcome = AppendedPart(end_offset=outcome.end_offset, event_number=number)
+        else:
+            self._ended = True
+        self._done(outcome)
 
 
 class Appends:
@@ -71,34 +96,51 @@ class Appends:
 
     def _decide(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
         data = flat(request.data)
-        size = len(data)
-        error: PenstockError | None = None
-        if segment.table is not None:
-            error = InvalidArgumentError("segment is a table", segment=segment.name)
-        else:
-            error = append_refusal(
-                segment.name,
-                data_bytes=size,
-                limit_bytes=self._log.append_max_bytes,
-                event_number=request.event_number,
-                event_count=request.event_count,
-                previous=request.previous,
-                expected_offset=request.expected_offset,
-                sealed=segment.next_sealed,
-                length=segment.next_length,
-                stored=state.pending,
-                forgotten=self._writers.is_refused(state, request.writer.int),
-            ) or self._no_room(size)
-            if error is None and segment.gate is not None:
-                error = segment.gate.take(segment, size, request.event_count if size else 0)
-                if error is not None:
-                    self._telemetry.add("quota_refusals")
+        error = self._refusal(segment, state, request, len(data))
         if error is not None:
-            self._submit(refusal(segment, error, done))
+            if request.pieces is None:
+                self._submit(refusal(segment, error, done))
+            else:
+                self._decide_each(segment, state, request, done)
             return
         segment.touched = True
-        self._memory.queued_bytes += size
+        self._memory.queued_bytes += len(data)
         self._submit(AppendMutation(segment, state, request, data, done))
+
+    def _decide_each(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
+        """Some appends of the run are refused: store those before. None behind the first refusal continues the writer's
+        number, so none can be stored."""
+        answers = _SplitRun(request, done)
+        for single in request.singles():
+            self._decide(segment, state, single, answers.of(single.event_number))
+            if state.pending != single.event_number:
+                return
+
+    def _refusal(self, segment: Segment, state: AttributeState, request: Append, size: int) -> PenstockError | None:
+        """Why the append is refused; None: it has been counted. A run that is not refused as a whole would not be if its
+        appends came one by one."""
+        if segment.table is not None:
+            return InvalidArgumentError("segment is a table", segment=segment.name)
+        error = append_refusal(
+            segment.name,
+            data_bytes=size,
+            limit_bytes=self._log.append_max_bytes,
+            event_number=request.event_number,
+            event_count=request.event_count,
+            previous=request.previous,
+            expected_offset=request.expected_offset,
+            sealed=segment.next_sealed,
+            length=segment.next_length,
+            stored=state.pending,
+            forgotten=self._writers.is_refused(state, request.writer.int),
+        ) or self._no_room(size)
+        gate = segment.gate
+        if error is None and gate is not None:
+            events = request.event_count if size else 0
+            error = gate.take(segment, size, events, single=request.pieces is None)
+            if error is not None and request.pieces is None:
+                self._telemetry.add("quota_refusals")
+        return error
 
     def _no_room(self, size: int) -> StorageFullError | ThrottledError | None:
         memory = self._memory

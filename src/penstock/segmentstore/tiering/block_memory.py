@@ -12,7 +12,6 @@ import sys
 from collections import deque
 
 _UNIT_BYTES = 256 << 10
-_LOOKED_AT = 8  # mappings checked in one call, so that no call takes long
 
 
 class _Mapping:
@@ -59,8 +58,9 @@ class BlockMemory:
         return view
 
     def _idle(self, size: int) -> _Mapping | None:
-        """Remove and return an unused mapping that is not much too large, least recently used first."""
-        for index in range(min(_LOOKED_AT, len(self._mappings))):
+        """Remove and return an unused mapping that is not much too large. The one used last is looked at first: the
+        processor may still cache it."""
+        for index in reversed(range(len(self._mappings))):
             mapping = self._mappings[index]
             if size <= mapping.size <= 2 * size + _UNIT_BYTES and mapping.idle:
                 del self._mappings[index]

@@ -52,7 +52,7 @@ def frame_events(events: Sequence[bytes]) -> bytes:
     return b"".join(chain.from_iterable(zip(headers, events, strict=True)))
 
 
-def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequence[int]:
+def event_bounds(block: bytes | bytearray, *, segment: str = "", offset: int = 0) -> Sequence[int]:
     """The offsets at which the events of ``block`` begin, and finally the end of the last whole event. Never empty.
 
     ``block`` begins at an event; a cut-off event at its end is left out. Event ``i`` with its header is
@@ -94,7 +94,7 @@ def event_size(block: bytes, *, segment: str = "", offset: int = 0) -> int:
     raise CorruptDataError("no event begins at the offset", segment=segment, offset=offset)
 
 
-def _equal_bounds(block: bytes) -> range | None:
+def _equal_bounds(block: bytes | bytearray) -> range | None:
     """Bounds of a block whose events all have one length, or None. Compares the eight header columns as strided slices."""
     length = _HEADER.unpack_from(block, 0)[0]
     stride = HEADER_BYTES + length
@@ -119,7 +119,7 @@ def missing_bytes(block: bytes | bytearray, position: int) -> int:
     return max(1, HEADER_BYTES + int(_HEADER.unpack_from(block, position)[0]) - have)
 
 
-def cut_events(block: bytes, bounds: Sequence[int]) -> list[bytes]:
+def cut_events(block: bytes | bytearray, bounds: Sequence[int]) -> list[bytes]:
     """The data of each event between ``bounds`` (from ``event_bounds``), in order."""
     if len(bounds) < 2:
         return []
@@ -127,6 +127,7 @@ def cut_events(block: bytes, bounds: Sequence[int]) -> list[bytes]:
         body = memoryview(block)[: bounds[-1]]
         return list(chain.from_iterable(iter_unpack(f"{HEADER_BYTES}x{bounds.step - HEADER_BYTES}s", body)))
     starts = [bound + HEADER_BYTES for bound in bounds]
+    block = bytes(block)  # a copy only of a bytearray, whose slices are no bytes
     return [block[start:end] for start, end in zip(starts, bounds[1:], strict=False)]
 
 

@@ -17,7 +17,7 @@ _PIECE_BYTES = 64 << 10
 """Smallest read while more data is available."""
 
 
-def blank_events(raw: bytes, bounds: Sequence[int], *, torn: bool = False) -> list[int]:
+def blank_events(raw: bytes | bytearray, bounds: Sequence[int], *, torn: bool = False) -> list[int]:
     """The indexes of events that consist of one or more zeros only. ``bounds``: from ``event_bounds``.
 
     ``torn``: the first event was read in several pieces, some of which may be older than its erasure. It is included if
@@ -31,7 +31,7 @@ def blank_events(raw: bytes, bounds: Sequence[int], *, torn: bool = False) -> li
     return found
 
 
-def _blank_events(raw: bytes, bounds: Sequence[int]) -> list[int]:
+def _blank_events(raw: bytes | bytearray, bounds: Sequence[int]) -> list[int]:
     if len(bounds) < 2:
         return []
     if isinstance(bounds, range):
@@ -47,7 +47,7 @@ def _blank_events(raw: bytes, bounds: Sequence[int]) -> list[int]:
     ]
 
 
-def _among_equals(raw: bytes, bounds: range) -> list[int]:
+def _among_equals(raw: bytes | bytearray, bounds: range) -> list[int]:
     if bounds.step <= HEADER_BYTES:
         return []
     # One byte of each event, in C: nearly always none of them is zero.
@@ -61,7 +61,7 @@ def _among_equals(raw: bytes, bounds: range) -> list[int]:
     return found
 
 
-def _is_blank(raw: bytes, start: int, end: int) -> bool:
+def _is_blank(raw: bytes | bytearray, start: int, end: int) -> bool:
     size = end - start - HEADER_BYTES
     return size > 0 and raw.count(0, start + HEADER_BYTES, end) == size
 

@@ -1,8 +1,10 @@
-"""What readers return: blocks of whole events, and the events in them."""
+"""What readers return: blocks of whole events, the events in them, and the memory that they lie in."""
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,6 +16,7 @@ from penstock.codec.records import decode_record
 from penstock.model.names import StreamName
 from penstock.model.records import Record
 from penstock.model.segments import SegmentId
+from penstock.ports.files import Buffer
 
 Times: TypeAlias = Sequence[tuple[int, int | None]]
 """Parts of a segment in order: the offset where each ends, and when its events were appended; None: not known."""
@@ -86,7 +89,9 @@ class Block:
         "times",
     )
 
-    def __init__(self, stream: StreamName, segment: SegmentId, offset: int, raw: bytes, bounds: Sequence[int]) -> None:
+    def __init__(
+        self, stream: StreamName, segment: SegmentId, offset: int, raw: bytes | bytearray, bounds: Sequence[int]
+    ) -> None:
         self.stream = stream
         self.segment = segment
         self.offset = offset
@@ -106,7 +111,7 @@ class Block:
     @property
     def framed(self) -> memoryview:
         """The events with their headers, as stored."""
-        return memoryview(self._raw)[: self.bounds[-1]]
+        return memoryview(self._raw)[: self.bounds[-1]].toreadonly()
 
     def __len__(self) -> int:
         """How many events."""
@@ -118,7 +123,7 @@ class Block:
 
     def data_at(self, place: int) -> bytes:
         """The data of one event, counted from 0. It does not count as read."""
-        return self._raw[self.bounds[place] + HEADER_BYTES : self.bounds[place + 1]]
+        return bytes(self._raw[self.bounds[place] + HEADER_BYTES : self.bounds[place + 1]])
 
     @property
     def position(self) -> int:
@@ -173,3 +178,57 @@ class Block:
             self._iterated_to = event[3]
             yield event
         self._iterated_to = self.end_offset
+
+
+class BlockMemory:
+    """Keeps ``count_max`` bytearrays for blocks of about ``block_bytes``, and uses one again as soon as nothing refers to
+    it. Others are freed with their last view.
+
+    The allocator returns the memory of a block of 1 MiB to the system when the block is freed. So each block paid for
+    the first touch of its memory: a tenth of the CPU of a reader that catches up. A bytearray and all views of it share
+    its reference count, which shows when the last of them is freed. Nothing is released by hand.
+
+    For one thread, but any thread may drop what was returned.
+    """
+
+    def __init__(self, block_bytes: int, count_max: int) -> None:
+        self._room_bytes = block_bytes + block_bytes // 8
+        self._count_max = count_max
+        self._kept: deque[bytearray] = deque()
+        probe = deque((bytearray(),))
+        self._idle_references = sys.getrefcount(probe[0])
+
+    def joined(self, parts: Sequence[Buffer]) -> bytes | bytearray:
+        """The parts back to back, copied once. Nobody writes to the result until nothing refers to it or to a view of
+        it."""
+        size = sum(map(len, parts))
+        # Python moves a bytearray that shrinks below half of its memory.
+        if not self._room_bytes // 2 <= size <= self._room_bytes:
+            return b"".join(parts)
+        found = self._idle()
+        if found is None:
+            found = bytearray(self._room_bytes)
+        if size < len(found):
+            del found[size:]
+        else:
+            found += bytes(size - len(found))
+        self._kept.append(found)
+        if len(self._kept) > self._count_max:
+            self._kept.popleft()
+        with memoryview(found) as room:
+            at = 0
+            for part in parts:
+                room[at : at + len(part)] = part
+                at += len(part)
+        return found
+
+    def _idle(self) -> bytearray | None:
+        """Remove and return a bytearray that nothing else refers to. The one used last is looked at first: the
+        processor may still cache it."""
+        kept = self._kept
+        for index in reversed(range(len(kept))):
+            if sys.getrefcount(kept[index]) == self._idle_references:
+                found = kept[index]
+                del kept[index]
+                return found
+        return None

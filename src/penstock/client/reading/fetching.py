@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from penstock.client.moments import append_times
 from penstock.client.reading.blanks import blank_events, without_erased
-from penstock.client.reading.blocks import Block
+from penstock.client.reading.blocks import Block, BlockMemory
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
@@ -127,6 +127,7 @@ class SegmentFetcher:
         self._ready: deque[tuple[_Segment, Fetched]] = deque()
         self._arrived = asyncio.Event()
         self._crash: BaseException | None = None
+        self._memory = BlockMemory(READ_BYTES, MEMORY_BYTES // READ_BYTES)
         self._tasks = TaskOwner(self._crashed)
         self._owner = forks.current()
 
@@ -271,10 +272,10 @@ class SegmentFetcher:
                 return SegmentEnd(stream, segment, state.offset, truncated=skipped)
             end = bounds[-1]
             if end == 0:
-                state.carry = raw
+                state.carry = bytes(raw)
                 want = missing_bytes(raw, 0)
                 continue
-            state.carry = raw[end:]
+            state.carry = bytes(raw[end:])
             state.offset += end
             if runs:
                 if self._times:
@@ -324,7 +325,7 @@ class SegmentFetcher:
     def _unit_bytes(self) -> int:
         return min(READ_BYTES, max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active)))))
 
-    async def _read(self, state: _Segment, name: str, offset: int, size: int) -> tuple[bytes, bool]:
+    async def _read(self, state: _Segment, name: str, offset: int, size: int) -> tuple[bytes | bytearray, bool]:
         """The available bytes from ``offset`` on, after the carried ones; and whether the segment ends with them."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
@@ -343,7 +344,7 @@ class SegmentFetcher:
                 continue
             if count or found.end_of_segment:
                 # The only copy: it joins the pieces of a split event, and releases the receive buffer.
-                return b"".join((before, *found.parts)), found.end_of_segment
+                return self._memory.joined((before, *found.parts)), found.end_of_segment
 
     async def _answer(self, state: _Segment, name: str, offset: int, size: int) -> SegmentRead:
         """The read that was sent ahead, if there is one; else a new read up to the start of those sent ahead."""

@@ -19,18 +19,22 @@ from penstock.codec.store.catalogue import Kind, ObjectName
 from penstock.codec.store.cluster_nodes import (
     CONFIG,
     CONTAINERS,
+    FEATURES,
     INCARNATIONS,
     REQUESTS,
     RESTORED,
     STORES,
     TERM,
     ClusterConfig,
+    Features,
     Restored,
     Term,
     decode_node,
+    encode_node,
 )
 from penstock.codec.store.container_record import CataloguePosition, ContainerRecord
 from penstock.codec.store.ledger_keys import DIRECTORY, encode_marker
+from penstock.core.cluster.levels import LEVEL
 from penstock.core.cluster.ownership import counted_objects, frozen
 from penstock.core.cluster.rebuilding import LedgerExtent, chain, earlier, positions
 from penstock.model.errors import (
@@ -39,6 +43,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     PenstockError,
     UnavailableError,
+    VersionTooNewError,
 )
 from penstock.model.ledgers import LedgerSpec
 from penstock.ports.objects import Objects
@@ -417,6 +422,42 @@ def test_one_damaged_record_is_made_again_and_the_others_stay(tmp_path: Path) ->
             assert [(one.container, one.state) for one in report.containers] == [(1, "complete")]
             assert (await session.read(f"{CONTAINERS}/0")).data == other
             assert await serve(a, 1, cluster.segment_of(1), range(5, 9)) == list(range(9))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("node", "data"),
+    [
+        (f"{CONTAINERS}/0", b'{"format": 99}'),
+        (CONFIG, b'{"format": 99}'),
+        (REQUESTS, b'{"format": 99}'),
+        (TERM, b'{"format": 99}'),
+        (FEATURES, b'{"format": 99}'),
+        (FEATURES, encode_node(Features(level=LEVEL + 1))),
+    ],
+    ids=["record", "config", "requests", "term", "features", "level"],
+)
+def test_nodes_of_a_newer_version_are_neither_lost_nor_damaged(tmp_path: Path, node: str, data: bytes) -> None:
+    cluster = MemoryCluster(tmp_path, containers=2)
+    coordinator = MemoryCoordinator()
+
+    async def main() -> None:
+        session = coordinator.open()
+        async with cluster.shared("a") as a:
+            for number in range(2):
+                await serve(a, number, cluster.segment_of(number), range(5), kill=True)
+            lose(cluster)
+            await rebuild(cluster, coordinator=coordinator)
+            await put(coordinator, node, data)
+            await put(coordinator, f"{CONTAINERS}/1", b"{")
+            with pytest.raises(VersionTooNewError, match="newer version") as refused:
+                await rebuild(cluster, coordinator=coordinator)
+            assert refused.value.fields["nodes"] == node
+            assert (await session.read(node)).data == data
+            assert (await session.read(f"{CONTAINERS}/1")).data == b"{"
+            await put(coordinator, node, None)
+            assert (await rebuild(cluster, coordinator=coordinator)).applied
 
     asyncio.run(main())
 

@@ -28,11 +28,13 @@ from penstock.ports.cluster.coordination import Coordination
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedNode:
-    """``node``: path below the root of the cluster. ``reason``: what is wrong with it. ``action``: what to do."""
+    """``node``: path below the root of the cluster. ``reason``: what is wrong with it. ``action``: what to do. ``is_newer``:
+    a newer version wrote it, so it is not damaged, and must not be replaced."""
 
     node: str
     reason: str
     action: str
+    is_newer: bool = False
 
 
 _N = TypeVar(
@@ -104,4 +106,5 @@ class NodeReader:
                 reason, action = "a newer version of Penstock wrote it", "use that version"
             case _:
                 reason, action = str(error.fields.get("reason") or error.fields.get("cause") or error), remedy(path)
-        self.damaged.append(DamagedNode(node=path, reason=reason, action=action))
+        is_newer = isinstance(error, VersionTooNewError)
+        self.damaged.append(DamagedNode(node=path, reason=reason, action=action, is_newer=is_newer))

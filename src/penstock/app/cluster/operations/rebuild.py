@@ -39,6 +39,7 @@ from penstock.codec.store.cluster_nodes import (
 from penstock.codec.store.container_record import CataloguePosition, ContainerRecord
 from penstock.codec.store.ledger_entries import decode_header, decode_part
 from penstock.core.cluster.diagnosis import LedgerFacts
+from penstock.core.cluster.levels import LEVEL
 from penstock.core.cluster.rebuilding import Chain, LedgerExtent, chain, earlier, newest_epoch, positions
 from penstock.core.segments.garbage import chunk_epoch
 from penstock.model.errors import (
@@ -139,8 +140,8 @@ async def rebuild_nodes(
     ``accept_loss`` is not set, the nodes are not written.
 
     Raises ConflictError (a process is registered; ledgers do not show whose they are), InvalidArgumentError (the cluster
-    there has other settings), CorruptDataError (the catalogue of a container is damaged), UnavailableError (bookies or
-    tier 2 do not answer).
+    there has other settings), VersionTooNewError (a newer version has written a node), CorruptDataError (the catalogue of
+    a container is damaged), UnavailableError (bookies or tier 2 do not answer).
     """
     await coordination.sync()
     await _refuse_running(coordination)
@@ -152,6 +153,7 @@ async def rebuild_nodes(
     await reader.needed(REQUESTS, Requests)
     await reader.needed(ASSIGNMENT, Assignment)
     await reader.needed(TERM, Term)
+    await _refuse_newer(reader, coordination)
     if not missing and not reader.damaged:
         return RebuildReport(cluster=config.cluster, containers=[], applied=False)
     facts = await ledger_facts(sources.inspection.nodes, besides=set())
@@ -185,6 +187,19 @@ async def _refuse_running(coordination: Coordination) -> None:
                     "processes of the cluster are running: stop all stores and controllers first",
                     registered=", ".join(f"{folder}/{name}" for name in names),
                 )
+
+
+async def _refuse_newer(reader: NodeReader, coordination: Coordination) -> None:
+    """Raise VersionTooNewError if a newer version has written a node: this one would replace it, as if it were damaged."""
+    levels = NodeReader(coordination)  # of its own: `cluster upgrade` repairs this node
+    features = await levels.registration(FEATURES, Features)
+    newer = [one.node for one in (*reader.damaged, *levels.damaged) if one.is_newer]
+    newer += [FEATURES] if features is not None and features.level > LEVEL else []
+    if newer:
+        raise VersionTooNewError(
+            "a newer version of Penstock has written nodes of the cluster: rebuild it with that version",
+            nodes=", ".join(newer),
+        )
 
 
 async def _config(reader: NodeReader, wanted: ClusterConfig) -> ClusterConfig:

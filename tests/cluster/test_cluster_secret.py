@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -240,6 +240,30 @@ def test_a_change_whose_node_was_lost_is_recorded_and_finished(world: World) -> 
         signing = world.signing(new, data="c2")
         await signing.catch_up()
         assert await signing.files.listed() == [public]
+
+    asyncio.run(main())
+
+
+def test_what_a_late_process_encrypts_with_the_earlier_secret_is_not_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        await world.create()
+        await world.change()
+        late = world.users(OLD, data="late")
+        reseal = operations.reseal
+
+        async def overtaken(*parts: Any, **options: Any) -> None:
+            monkeypatch.setattr(operations, "reseal", reseal)
+            await reseal(*parts, **options)
+            write_secret(world.path / "late" / "access" / "users.json", b"of a controller that was down")
+            await late.sync()
+
+        monkeypatch.setattr(operations, "reseal", overtaken)
+        assert await world.finish()
+        found = world.users(read_cluster_secret(world.file).current, data="new")
+        await found.sync()
+        assert (world.path / "new" / "access" / "users.json").read_bytes() == b"of a controller that was down"
 
     asyncio.run(main())
 

@@ -147,6 +147,10 @@ async def finish_change(coordination: Coordination, path: Path, *, insecure: boo
         objects = shared_objects(config.tier2, config.endpoint, insecure=insecure, offload=offload)
         await reseal(coordination, config, objects, known.all, offload=offload, rng=rng)
         await coordination.set(SECRET, encode_node(SecretDigests(digests=(digests[0],))), version)
+    if known.earlier is not None:
+        # A process that was down and has started meanwhile may have used the earlier secret until the node changed.
+        objects = shared_objects(config.tier2, config.endpoint, insecure=insecure, offload=offload)
+        await reseal(coordination, config, objects, known.all, offload=offload, rng=rng)
     # If it has changed, the next change has begun, and only this file has the secret of that one.
     await offload.run(lambda: replace_cluster_secret(path, ClusterSecret(current=known.current), expected=known))
     return len(found.digests) > 1

@@ -137,6 +137,18 @@ async def shared_tier(world: World) -> None:
     await world.objects.put("clusters/theirs", b"{}")
 
 
+async def damaged_mark(world: World) -> None:
+    await other_part(world)
+    await world.objects.delete("container-1/STORE")
+    await world.objects.put("container-1/STORE", b"{")
+
+
+async def newer_mark(world: World) -> None:
+    await other_part(world)
+    await world.objects.delete("container-1/STORE")
+    await world.objects.put("container-1/STORE", b'{"format": 99}')
+
+
 async def other_part(world: World) -> None:
     record = decode_record((await world.session.read(f"{CONTAINERS}/1")).data)
     record = replace(record, epoch=1, catalogues=((1, CataloguePosition(batch=1)),))
@@ -233,6 +245,14 @@ CASES: dict[str, tuple[Spoil, list[tuple[bool, str]]]] = {
     ),
     "tier 2 of two clusters": (shared_tier, [(True, "tier 2: cluster theirs uses it too")]),
     "a part of tier 2 of another log": (other_part, [(True, "container 1: its part of tier 2 belongs to another log")]),
+    "a damaged mark of a part": (
+        damaged_mark,
+        [(True, "container 1: the mark of its part of tier 2 cannot be read: mark of tier 2 cannot be read")],
+    ),
+    "a mark of a newer version": (
+        newer_mark,
+        [(True, "container 1: the mark of its part of tier 2 cannot be read")],
+    ),
     "two processes with one address": (
         same_address,
         [(True, "store a (clients) and store b (clients): they show the same address a:1")],

@@ -22,6 +22,7 @@ from penstock.model.errors import (
     NotFoundError,
     PenstockError,
     UnavailableError,
+    VersionTooNewError,
 )
 from penstock.model.ledgers import COPIES_MIN, LedgerSpec
 from penstock.model.values.dataclass import dataclass
@@ -275,14 +276,15 @@ async def _tier_findings(state: ClusterState, config: ClusterConfig, around: Sur
     try:
         objects = around.objects(config)
         marks = [name.rpartition("/")[2] for name in await objects.list(MARKS)]
-        parts = {}
+        parts, unreadable = {}, []
         for one in state.containers:
             if one.record is not None and one.record.epoch:
-                parts[one.number] = (
-                    one.record.tier or (one.record.uid if one.record.catalogues else None),
-                    await _mark(objects, one.number),
-                )
-    except (UnavailableError, InvalidArgumentError, CorruptDataError, OSError) as error:
+                expected = one.record.tier or (one.record.uid if one.record.catalogues else None)
+                try:
+                    parts[one.number] = expected, await _mark(objects, one.number)
+                except (CorruptDataError, VersionTooNewError) as error:
+                    unreadable.append(_mark_finding(one.number, error))
+    except (UnavailableError, InvalidArgumentError, OSError) as error:
         return [
             Finding(
                 subject="tier 2",
@@ -290,7 +292,16 @@ async def _tier_findings(state: ClusterState, config: ClusterConfig, around: Sur
                 action="check its address, the mount and the credentials",
             )
         ]
-    return diagnosis.tier_findings(config.cluster, marks, parts)
+    return [*diagnosis.tier_findings(config.cluster, marks, parts), *unreadable]
+
+
+def _mark_finding(number: int, error: PenstockError) -> Finding:
+    action = f"put the object container-{number}/{MARK} of tier 2 back from a copy"
+    return Finding(
+        subject=f"container {number}",
+        problem=f"the mark of its part of tier 2 cannot be read: {error}",
+        action="use the newer version" if isinstance(error, VersionTooNewError) else action,
+    )
 
 
 async def _mark(objects: Objects, number: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from spark_world import served
 import penstock
 from penstock.spark import java
 from penstock.spark.java import ensure_java, java_version
-from penstock.spark.worker.daemon import prefer_files
+from penstock.spark.worker.archives import superseded
 from penstock.spark.worker.lifetime import end_on_hang_up
 
 EXECUTOR = """
@@ -195,6 +196,17 @@ def test_an_old_java_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ensure_java(tmp_path / "made") == str(tmp_path / "made" / "bin" / "java")
 
 
+def python_of_session() -> str:
+    """What Spark starts for a local session that a user configures."""
+    program = (
+        "import os, types; from penstock.spark.session import configure; builder = types.SimpleNamespace();"
+        "builder.config = lambda *_: builder; configure(builder); print(os.environ['PYSPARK_DRIVER_PYTHON'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def archive_of(directory: Path, package: str, version: str) -> str:
     """As Spark ships a package: without bytecode."""
     directory.mkdir(exist_ok=True)
@@ -204,7 +216,7 @@ def archive_of(directory: Path, package: str, version: str) -> str:
     return str(directory / f"{package}.zip")
 
 
-def test_pyspark_comes_from_files_if_they_are_of_the_version_of_sparks_archive(tmp_path: Path) -> None:
+def test_archives_are_superseded_by_files_of_their_version(tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
     for package in ("pyspark", "py4j"):
         (installed / package).mkdir(parents=True)
@@ -213,27 +225,50 @@ def test_pyspark_comes_from_files_if_they_are_of_the_version_of_sparks_archive(t
     spark, py4j = (archive_of(tmp_path / "lib", package, "4.3.0") for package in ("pyspark", "py4j"))
     older = archive_of(tmp_path / "older", "pyspark", "4.2.0")
     job = archive_of(tmp_path / "job", "shop", "4.3.0")
-    for before, after in (
-        ([spark, py4j, job, "/jobs", str(installed)], [job, "/jobs", str(installed), spark, py4j]),
-        ([older, py4j, str(installed)], [older, str(installed), py4j]),
-        ([spark, py4j, "/jobs"], [spark, py4j, "/jobs"]),  # nothing is installed there
-        ([str(tmp_path / "absent.zip"), str(installed)], [str(tmp_path / "absent.zip"), str(installed)]),
-        ([str(installed)], [str(installed)]),
-    ):
-        path = list(before)
-        prefer_files(path)
-        assert path == after
+    files = str(installed)
+    assert superseded([spark, py4j, job, "/jobs", files]) == [spark, py4j]
+    assert superseded([older, py4j, files]) == [py4j]
+    assert superseded([spark, py4j, "/jobs"]) == [], "nothing else has PySpark"
+    assert superseded([str(tmp_path / "absent.zip"), str(tmp_path / "absent"), files]) == []
 
 
-def test_the_daemon_takes_pyspark_from_files() -> None:
-    archives = Path(pyspark.__file__).parent / "python" / "lib"
-    if not (archives / "pyspark.zip").is_file():
-        pytest.skip("this PySpark has no archive")
+SPARKS_ARCHIVES = [str(path) for path in (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")]
+
+
+@pytest.mark.skipif(not SPARKS_ARCHIVES, reason="this PySpark has no archives")
+def test_processes_of_a_local_session_take_pyspark_from_files() -> None:
     program = (
-        "import sys; from penstock.spark.worker.daemon import prefer_files; prefer_files(sys.path);"
-        "import py4j, pyspark.daemon; print(py4j.__file__, pyspark.__file__)"
+        "import os, sys, py4j, pyspark; print(py4j.__file__, pyspark.__file__, sys.argv, os.environ['PYTHONPATH'])"
     )
-    path = os.pathsep.join([*map(str, archives.glob("*.zip")), str(Path(penstock.__file__).parents[1])])
+    path = os.pathsep.join([*SPARKS_ARCHIVES, "/jobs", str(Path(penstock.__file__).parents[1])])
     environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert ".zip" not in done.stdout
+
+    def said_by(command: str) -> str:
+        words = [command, "-c", program, "one"]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert ".zip" in said_by(sys.executable), "Spark's order"
+    python = python_of_session()
+    if python == sys.executable:
+        pytest.skip("penstock-spark-python is not installed: run make setup")
+    said = said_by(python)
+    assert ".zip" not in said
+    assert "['-c', 'one']" in said
+    assert "/jobs" in said
+
+
+@pytest.mark.skipif(not SPARKS_ARCHIVES, reason="this PySpark has no archives")
+def test_the_daemon_takes_pyspark_from_files() -> None:
+    path = os.pathsep.join([*SPARKS_ARCHIVES, str(Path(penstock.__file__).parents[1])])
+    secret = {"PYTHON_WORKER_FACTORY_SECRET": "x", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    daemon = subprocess.Popen(
+        [sys.executable, "-v", "-m", "penstock.spark.worker.daemon", "pyspark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path} | secret,
+    )
+    _, loaded = daemon.communicate(timeout=60)  # it ends when its standard input is closed
+    found = re.findall(r"import 'pyspark.worker' # <(.*)", loaded.decode())
+    assert found
+    assert "zipimporter" not in found[0]

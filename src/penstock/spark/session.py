@@ -36,11 +36,19 @@ def configure(builder: Builder, *, local: bool = True) -> Builder:
     """Apply our settings to ``SparkSession.builder``, and return it. Later settings override these.
 
     Python workers run the interpreter of this process, unless ``PYSPARK_PYTHON`` says otherwise: another one would not
-    have Penstock installed.
+    have Penstock installed. With ``local``, ``penstock-spark-python`` starts it, which takes PySpark from its files.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    python = _python() if local else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     current: Any = builder
     for name, value in settings(local=local).items():
         current = current.config(name, value)
     return current  # type: ignore[no-any-return]
+
+
+def _python() -> str:
+    """The command that starts this interpreter without Spark's archives (see ``worker.archives``); itself, where an
+    installation has no commands."""
+    command = os.path.join(os.path.dirname(sys.executable), "penstock-spark-python")
+    return command if os.access(command, os.X_OK) else sys.executable

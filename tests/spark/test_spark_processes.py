@@ -58,7 +58,8 @@ def test_executors_load_neither_controller_nor_segment_store(tmp_path: Path) -> 
 def test_finding_the_format_is_light() -> None:
     _, loaded = modules(REGISTRATION)
     assert "pyspark_penstock" in loaded
-    for heavy in ("pyarrow", "numpy", "pandas", "grpc", "google.protobuf", "uvloop", "penstock.net"):
+    ours = ("penstock.net", "penstock.ports.control.plane", "penstock.ports.data.service")
+    for heavy in ("pyarrow", "numpy", "pandas", "grpc", "google.protobuf", "uvloop", "msgspec", *ours):
         assert heavy not in loaded
 
 

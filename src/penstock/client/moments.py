@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.core.cuts.read_order import Followers, enter_successors, predecessors_named, settled
 from penstock.model.cuts import StreamCut
@@ -24,10 +24,13 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.model.values.dataclass import dataclass
 from penstock.ports.control.layout import Successor
-from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.ports.data.segments import SegmentInfo
-from penstock.ports.data.service import SegmentService
+
+if TYPE_CHECKING:
+    # For Spark's planners, which import this to find the source: these two load 50 modules.
+    from penstock.ports.control.plane import ControlPlane
+    from penstock.ports.data.service import SegmentService
 
 _TRIES = 8  # times that the head may move during one search
 

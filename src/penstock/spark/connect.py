@@ -23,8 +23,6 @@ from penstock.model.errors import PenstockError, leaves
 from penstock.model.retention import PolicyTarget
 from penstock.model.traces.spans import active
 from penstock.model.values.dataclass import dataclass
-from penstock.ports.control.plane import ControlPlane
-from penstock.ports.data.service import SegmentService
 from penstock.ports.telemetry import NoTelemetry
 from penstock.spark.worker.collector import spare
 from penstock.storage.machine.clock import RealClock
@@ -32,6 +30,8 @@ from penstock.storage.machine.rng import RealRng
 
 if TYPE_CHECKING:
     from penstock.net.dial.security import DialSecurity
+    from penstock.ports.control.plane import ControlPlane
+    from penstock.ports.data.service import SegmentService
 
 T = TypeVar("T")
 

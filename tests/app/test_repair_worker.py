@@ -18,7 +18,9 @@ from penstock.app.integrity.doctor import diagnose
 from penstock.app.integrity.rebuild import rebuild
 from penstock.app.integrity.repair_worker import repair_worker
 from penstock.app.restored import MARKER
+from penstock.app.workers.layout import CONTAINERS_EACH
 from penstock.controller import keys
+from penstock.core.segments.placement import container_of
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, PenstockError
 from penstock.ports.data.tables import TablePut
 from penstock.storage.machine.data_directory import DataDirectory
@@ -306,6 +308,37 @@ def test_a_worker_that_still_runs_is_not_repaired(elsewhere: Path) -> None:
     (own(elsewhere, 1) / "tier2.json").unlink()
     with DataDirectory.open(own(elsewhere, 1)), pytest.raises(DirectoryInUseError):
         asyncio.run(repair_worker(elsewhere, 1))
+
+
+def test_a_deleted_stream_can_still_be_restored_after_a_repair(tmp_path: Path) -> None:
+    written = [*events("s/b", 1, 100), *events("s/b", 2, 60)]
+    lost = (container_of(keys.TABLE, WORKERS * CONTAINERS_EACH) + 1) % WORKERS  # not that of the controller's table
+
+    async def delete() -> None:
+        async with running(tmp_path / "running") as opened:
+            await opened.store.create_stream("s/b", segments=6, create_scope=True)
+            await write(opened, "s/b", written[:100])
+            await opened.tier()
+            stream = opened.store.stream("s/b")
+            await stream.scale(9)
+            await write(opened, "s/b", written[100:])
+            await stream.seal()
+            await stream.delete()
+            await opened.tier(*(worker for worker in range(WORKERS) if worker != lost))
+            copy(tmp_path / "running", tmp_path / "data")
+
+    async def restore() -> None:
+        async with running(tmp_path / "data") as opened:
+            await opened.store.restore_stream("s/b")
+            found = await asyncio.wait_for(read_all(opened, "s/b"), 60)
+            assert set(written[:100]) <= set(found) <= set(written)
+            assert len(found) == len(set(found))
+
+    asyncio.run(delete())
+    for part in ("metadata", "wal"):
+        shutil.rmtree(own(tmp_path / "data", lost) / part)
+    asyncio.run(repair_worker(tmp_path / "data", lost))
+    asyncio.run(restore())
 
 
 @pytest.mark.parametrize("key", [b"stream/s/bad", b"stream/nonsense", b"stream/s/\xff", b"head/s/b"])

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import open_tier
 from penstock.codec.control.streams import HIDDEN, EpochEntry, HeadRecord, LengthsRecord, StreamRecord, StreamState
-from penstock.controller import keys
+from penstock.codec.control.truncations import DeletedRecord, DeletedState
+from penstock.controller import keys, retention_keys
 from penstock.core.segments.placement import container_of
 from penstock.core.streams.after_rebuild import head_after_rebuild, readable_segments, unreachable_bytes
 from penstock.core.streams.history import EpochRecord, StreamHistory
@@ -38,7 +40,7 @@ Table: TypeAlias = Mapping[bytes, TableEntry]
 """The controller's table by key."""
 
 _STREAM = b"stream/"
-_UNREADABLE = (CorruptDataError, VersionTooNewError, InvalidNameError, UnicodeDecodeError)
+_UNREADABLE = (CorruptDataError, VersionTooNewError, InvalidNameError, ValueError, IndexError)
 """Why a record of the controller's table cannot be read."""
 _PAGE = 1000  # rows of one scan, which bounds the memory of a page
 _LOG_FILE_BYTES = 1 << 20
@@ -188,8 +190,11 @@ async def reconcile_segments(
         found.made.append("the controller's metadata is not there: segments are kept, but no stream is known")
         return False
     for key in table:
-        if key.startswith(_STREAM):
+        if key.startswith((_STREAM, retention_keys.DELETED)):
             try:
+                if not key.startswith(_STREAM):
+                    await _reconcile_deleted(segments, key, table, found)
+                    continue
                 about = await _reconcile_stream(segments, key, table, found)
             except _UNREADABLE as error:
                 # One record that cannot be read must not keep a store from starting. The controller skips it, too.
@@ -296,7 +301,7 @@ async def _reconcile_stream(
         size += info.length - info.start_offset
         if info.length > info.start_offset:
             events += await _count(segments, text, info.start_offset, info.length)
-    await _shorten(segments, name, table, ends)
+    await _shorten(segments, keys.lengths(name), table, ends)
     await _fit_head(segments, name, visible, head, starts, ends, found)
     return {
         "stream": str(name),
@@ -306,6 +311,34 @@ async def _reconcile_stream(
         "missing_bytes": missing,
         "named": named,
     }
+
+
+async def _reconcile_deleted(segments: StoredSegments, key: bytes, table: Table, found: Reconciled) -> None:
+    """Make a deleted stream restorable as long as its grace lasts. ``key``: of its ``DeletedRecord``. Raises as
+    ``_UNREADABLE``."""
+    name, incarnation = retention_keys.deleted_stream(key)
+    place = partial(retention_keys.deleted_row, name, incarnation)
+    own, head = _value(table, place(keys.stream(name))), _value(table, place(keys.head(name)))
+    if own is None or DeletedRecord.decode(table[key].value).state is DeletedState.ENDING:
+        return
+    record, cut = StreamRecord.decode(own), {} if head is None else HeadRecord.decode(head).visible
+    rows = place(keys.epochs(name))
+    entries = [EpochEntry.decode(entry.value) for row, entry in table.items() if row.startswith(rows)]
+    ends: dict[SegmentId, int] = {}
+    for segment in sorted(readable_segments([entry.segments for entry in entries], cut)):
+        text = segment_name(name, segment)
+        try:
+            ends[segment] = await segments.seal(text)
+        except NotFoundError:
+            await _make_anew(segments, text, record, is_active=False)
+            found.made.append(f"segment {text} of a deleted stream is not in the catalogue: made anew, empty")
+            ends[segment] = 0
+        except CorruptDataError as error:
+            found.unreadable.append(f"segment {text}: {error}")
+    await _shorten(segments, place(keys.lengths(name)), table, ends)
+    fitting = {segment: min(at, ends.get(segment, at)) for segment, at in cut.items()}
+    if fitting != cut:
+        await _move_head(segments, place(keys.head(name)), head, fitting)
 
 
 async def _make_anew(segments: StoredSegments, name: str, record: StreamRecord, *, is_active: bool) -> None:
@@ -329,25 +362,25 @@ async def _fit_head(
     history = StreamHistory(epochs=sorted(epochs, key=lambda one: one.epoch))
     new_head = head_after_rebuild(history, cut, starts, ends)
     if new_head != cut:
-        await _move_head(segments, name, head, new_head)
+        await _move_head(segments, keys.head(name), head, new_head)
         found.made.append(f"head of {name} was of another time than its segments: it is now {positions_text(new_head)}")
 
 
 async def _move_head(
-    segments: StoredSegments, name: StreamName, head: bytes | None, positions: Mapping[SegmentId, int]
+    segments: StoredSegments, key: bytes, head: bytes | None, positions: Mapping[SegmentId, int]
 ) -> None:
     record = HeadRecord() if head is None else HeadRecord.decode(head)
     if record.pending is None:
         record = replace(record, cut=positions)
     else:
         record = replace(record, pending=positions)
-    await segments.table_update(keys.TABLE, [TablePut(key=keys.head(name), value=record.encode())])
+    await segments.table_update(keys.TABLE, [TablePut(key=key, value=record.encode())])
 
 
-async def _shorten(segments: StoredSegments, name: StreamName, table: Table, ends: Mapping[SegmentId, int]) -> None:
+async def _shorten(segments: StoredSegments, prefix: bytes, table: Table, ends: Mapping[SegmentId, int]) -> None:
     """Correct the final lengths of segments that are shorter now: a reader would wait for their ends."""
     for key, entry in table.items():
-        if not key.startswith(keys.lengths(name)):
+        if not key.startswith(prefix):
             continue
         record = LengthsRecord.decode(entry.value)
         lengths = {segment: min(length, ends.get(segment, length)) for segment, length in record.lengths.items()}

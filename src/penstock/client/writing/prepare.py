@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.client.options import as_bytes
 from penstock.client.writing.lanes import LaneMap, check_key
@@ -87,18 +88,20 @@ def prepare_events(
             prepared.append((lane, block))
             lanes.rotate(lane)
         return prepared
-    parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
+    # One list for each lane, of event, key, event, key: with thousands of lanes, the garbage collector's work on objects
+    # that live through this call would cost more than the call itself.
+    parts: dict[Lane, list[Any]] = {}
     for event, key in zip(data, keys, strict=True):
         if key.__class__ is not str:
             check_key(key)
         lane = lanes[key]
-        part = parts.get(id(lane))
+        part = parts.get(lane)
         if part is None:
-            part = parts[id(lane)] = (lane, [], [])
-        part[1].append(event)
-        part[2].append(key)
-    for lane, own, own_keys in parts.values():
-        prepared += [(lane, block) for block in close_blocks(own, own_keys, 0, block_bytes)]
+            part = parts[lane] = []
+        part += (event, key)
+    for lane in list(parts):
+        part = parts.pop(lane)
+        prepared += [(lane, block) for block in close_blocks(part[::2], part[1::2], 0, block_bytes)]
     return prepared
 
 

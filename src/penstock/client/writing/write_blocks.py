@@ -181,7 +181,7 @@ def close_blocks(
     if count == 1 or count * (HEADER_BYTES + len(events[0])) <= limit or _framed_bytes(events) <= limit:
         data = frame_events(events)
         if count == 1 or len(data) <= limit:
-            if keys is not None and all(key is None for key in keys):
+            if keys is not None and keys[0] is None and keys.count(None) == count:
                 keys = None
             # The garbage collector looks at a tuple of texts once, and at a list as long as it lives.
             return [WriteBlock(data, count, None if keys is None else tuple(keys), group)]

@@ -147,8 +147,7 @@ class WriterCore:
 
     def drain(self, lane: Lane) -> None:
         """Send the events of the lane, after the late events of replaced segments."""
-        lanes = [old.lane for old in self._retired]
-        self._drain([*lanes, lane] if lane.sender.state is not SenderState.RETIRED else lanes)
+        self._drain_some([lane])
 
     def drain_all(self) -> None:
         self._drain(self.lane_list())
@@ -183,7 +182,8 @@ class WriterCore:
                 self.rejections.add(block)
         self.check()
         for lane, block in prepared:
-            self.drain(lane)
+            if lane.written or self._retired:
+                self.drain(lane)
             block.group = self._group
             self._enqueue(lane.sender, block)
 

@@ -63,6 +63,19 @@ def test_memory_that_nobody_sees_is_used_again_whatever_the_order():
     assert bytes(view) == b"b" * UNIT
 
 
+def test_while_all_memory_is_in_use_blocks_get_their_own_and_clearing_leaves_them_alone():
+    memory = BlockMemory(UNIT, 2)
+    blocks = [memory.joined([bytes([number]) * UNIT]) for number in range(5)]
+    assert [type(block) for block in blocks] == [bytearray, bytearray, bytes, bytes, bytes]
+    kept = id(blocks[1])
+    blocks[1] = b""
+    again = memory.joined([b"x" * UNIT])
+    assert id(again) == kept
+    memory.clear()
+    assert (again, blocks[0]) == (b"x" * UNIT, bytes(UNIT))
+    assert id(memory.joined([b"y" * UNIT])) not in {kept, id(blocks[0])}
+
+
 class History:
     """A segment that lies there, whose reads give views of one buffer in several parts."""
 
@@ -104,6 +117,7 @@ async def blocks_of(data):
                 return
     finally:
         await fetcher.close()
+        assert not fetcher._memory._kept
 
 
 @pytest.mark.parametrize("equal", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -181,8 +180,8 @@ class Block:
 
 
 class BlockMemory:
-    """Keeps ``count_max`` bytearrays for blocks of about ``block_bytes``, and uses one again as soon as nothing refers to
-    it. Others are freed with their last view.
+    """Keeps up to ``count_max`` bytearrays for blocks of about ``block_bytes``, and uses one again as soon as nothing
+    refers to it. While all are in use, further blocks get memory of their own, which is freed with its last view.
 
     The allocator returns the memory of a block of 1 MiB to the system when the block is freed. So each block paid for
     the first touch of its memory: a tenth of the CPU of a reader that catches up. A bytearray and all views of it share
@@ -194,8 +193,8 @@ class BlockMemory:
     def __init__(self, block_bytes: int, count_max: int) -> None:
         self._room_bytes = block_bytes + block_bytes // 8
         self._count_max = count_max
-        self._kept: deque[bytearray] = deque()
-        probe = deque((bytearray(),))
+        self._kept: list[bytearray] = []
+        probe = [bytearray()]
         self._idle_references = sys.getrefcount(probe[0])
 
     def joined(self, parts: Sequence[Buffer]) -> bytes | bytearray:
@@ -207,20 +206,24 @@ class BlockMemory:
             return b"".join(parts)
         found = self._idle()
         if found is None:
+            if len(self._kept) >= self._count_max:
+                return b"".join(parts)
             found = bytearray(self._room_bytes)
         if size < len(found):
             del found[size:]
         else:
             found += bytes(size - len(found))
         self._kept.append(found)
-        if len(self._kept) > self._count_max:
-            self._kept.popleft()
         with memoryview(found) as room:
             at = 0
             for part in parts:
                 room[at : at + len(part)] = part
                 at += len(part)
         return found
+
+    def clear(self) -> None:
+        """Keep nothing. What is in use is freed with its last view."""
+        self._kept.clear()
 
     def _idle(self) -> bytearray | None:
         """Remove and return a bytearray that nothing else refers to. The one used last is looked at first: the

@@ -59,6 +59,8 @@ class SimBookie:
         self.frame_max_bytes = FRAME_MAX_BYTES
         self.busy = 0
         """So many adds are answered 106."""
+        self.on_add: Callable[[int, int], None] = lambda ledger, entry: None
+        """Called with the ledger and the number of each entry that it has taken."""
         self.memory: dict[int, Stored] = {}
         self.disk: dict[int, Stored] = {}
         self._journal: list[Callable[[], None]] = []
@@ -128,6 +130,7 @@ class SimBookie:
             answer(Code.FENCED, [])
         else:
             stored.entries.setdefault(request.entry, request.entry_bytes)
+            self.on_add(request.ledger, request.entry)
             self._once_synced(lambda: answer(Code.OK, []))
 
     def _read(self, request: Request, answer: Callable[[int, Sequence[Bytes]], None]) -> None:

@@ -6,6 +6,7 @@ lost, it may or may not have happened. The checker knows nothing of the store. S
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -199,6 +200,8 @@ class History:
         self.bounds: list[tuple[bytes, int]] = []
         """Events, each with the lower bound of times that its reader had been given before it."""
         self.violations: list[Anomaly] = []
+        self.broken = asyncio.Event()
+        """Set with the first violation."""
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
         self.acked = 0
         self.on_moment: Callable[[str], None] | None = None
@@ -218,6 +221,7 @@ class History:
         """Record a broken promise that an actor noticed itself."""
         self.note(f"VIOLATION {kind}: {text}")
         self.violations.append(Anomaly(kind, text))
+        self.broken.set()
 
     # --- events ---------------------------------------------------------------------------------------------------
 

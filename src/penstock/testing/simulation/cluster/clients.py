@@ -72,6 +72,7 @@ class ClientPort:
             self._connections.pop(number, None)
             raise NotConnectedError("the store does not answer") from None
         await asyncio.sleep(self._rng.uniform(*_HOP_S))
+        self._world.answered(number, method)
         return found
 
     def _connect(self, number: int) -> _Connection:

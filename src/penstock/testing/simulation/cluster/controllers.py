@@ -83,12 +83,15 @@ class Controllers:
             life.died.set()
             self.dead.append(life)
 
-    def kill(self, rng: random.Random) -> None:
-        """One of them dies."""
-        self._end(rng.choice(list(self._lives.values())))
+    def kill(self, rng: random.Random, name: str | None) -> None:
+        """One of them dies: the one with the name, if there is one."""
+        self._end(self._chosen(rng, name))
 
-    def pause(self, rng: random.Random, seconds: float) -> None:
-        life, loop = rng.choice(list(self._lives.values())), self._world.loop
+    def _chosen(self, rng: random.Random, name: str | None) -> _ControllerLife:
+        return self._lives[name] if name in self._lives else rng.choice(list(self._lives.values()))
+
+    def pause(self, rng: random.Random, seconds: float, name: str | None) -> None:
+        life, loop = self._chosen(rng, name), self._world.loop
         if life.process.alive and not life.process.paused:
             loop.pause(life.process)
             loop.call_later(seconds, loop.resume, life.process)

@@ -129,6 +129,8 @@ class Machine:
         self.session: SimCoordination | None = None
         self.nodes = SimNodes(world.bookkeeper.nodes.nodes, world.loop.fork(f"nodes/{name}"))
         self.nodes._numbers = world.bookkeeper.nodes._numbers
+        self.nodes.on_changed = world.node_changed
+        self.nodes.slow_s = world.record_slow_s
         self.is_cut_from_coordinator = False
         self.is_healed = False
         """Whether the time of faults is over."""
@@ -158,7 +160,7 @@ class Machine:
             if life.process.alive:
                 self._judge(life)
                 self.crash(keep=True)
-            await asyncio.sleep(rng.uniform(0.1, 6.0))
+            await asyncio.sleep(rng.uniform(0.1, 2.0 * self.world.coordinator.session_s))
 
     def _judge(self, life: StoreLife) -> None:
         error = None if life.main.cancelled() else life.main.exception()
@@ -189,13 +191,20 @@ class Machine:
         for end in ends:
             end()
 
-    def pause(self, seconds: float) -> None:
-        """Stop the process for some time, unless all faults have ended."""
+    def pause(self) -> Callable[[], None]:
+        """Stop the process, unless all faults have ended. Returns what lets it continue."""
         life, loop = self.life, self.world.loop
-        if life is not None and life.process.alive and not life.process.paused and not self.is_healed:
-            self.world.history.note(f"{self.name} is paused for {seconds:.1f} s")
-            loop.pause(life.process)
-            loop.call_later(seconds, loop.resume, life.process)
+        if life is None or not life.process.alive or life.process.paused or self.is_healed:
+            return lambda: None
+        self.world.history.note(f"{self.name} is paused")
+        loop.pause(life.process)
+
+        def resume() -> None:
+            if life.process.paused:
+                self.world.history.note(f"{self.name} continues")
+                loop.resume(life.process)
+
+        return resume
 
     # --- connections
 
@@ -222,13 +231,13 @@ class Machine:
         self.world.cut_from_tier[self.name] = None
         self.world.loop.call_later(seconds, self.world.cut_from_tier.pop, self.name, None)
 
-    def cut_from_coordinator(self, seconds: float) -> None:
-        self.world.history.note(f"{self.name} cut from the coordinator for {seconds:.1f} s")
+    def cut_from_coordinator(self) -> None:
+        """Until ``reconnect``."""
+        self.world.history.note(f"{self.name} cut from the coordinator")
         self.is_cut_from_coordinator = self.nodes.is_down = True
         self.nodes.silent_s = 1.0
         if self.session is not None:
             self.session.cut()
-        self.world.loop.call_later(seconds, self.reconnect)
 
     def reconnect(self) -> None:
         self.is_cut_from_coordinator = self.nodes.is_down = False
@@ -239,6 +248,6 @@ class Machine:
         """End all faults of this machine."""
         self.reconnect()
         self.world.cut_from_tier.pop(self.name, None)
-        self._bookies_back_s, self.nodes.loss = 0.0, 0.0
+        self._bookies_back_s, self.nodes.loss, self.nodes.slow_s = 0.0, 0.0, 0.0
         if self.life is not None:
             self.world.loop.resume(self.life.process)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Coroutine, Sequence
@@ -31,6 +32,7 @@ from penstock.storage.memory.memory_coordination import Entry
 from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation.actors import SCOPE, Env
 from penstock.testing.simulation.checker import check
+from penstock.testing.simulation.cluster.aims import OF_CLIENTS
 from penstock.testing.simulation.cluster.clients import ClientPort, TierPort
 from penstock.testing.simulation.cluster.controllers import Controllers
 from penstock.testing.simulation.cluster.faults import Faults
@@ -44,6 +46,8 @@ from penstock.testing.simulation.machine.loop import SimLoop, VirtualDeadlineErr
 DRAIN_S = 180.0
 """Virtual seconds within which everything must end after all faults have been removed."""
 _STORES = ("a", "b", "c")
+_IDLE_S = 3.0
+"""How long a client waits for a container to change."""
 _LOOK_S = 0.05
 """Virtual seconds between two looks for stores that would give outdated answers."""
 
@@ -51,7 +55,7 @@ _LOOK_S = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRunResult:
     """Result of one seed. ``trace`` is equal for equal runs. ``openings``: of containers. ``late``: requests to tier 2 that
-    arrived after their sender had given up."""
+    arrived after their sender had given up. ``aimed``: faults that have met the moment for which they waited."""
 
     seed: int
     anomalies: Sequence[Anomaly]
@@ -64,6 +68,7 @@ class ClusterRunResult:
     acked: int
     reads: int
     steps: int
+    aimed: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     last: Sequence[str] = ()
 
@@ -78,6 +83,7 @@ class ClientsOfCluster:
         self._machines = machines
         self._clients: list[ClientPort] = []
         self.clock = world.clock
+        self.moments = world.moments
         self.local = self.client("local")
         self.chunks = TierPort(world, self._clients)
 
@@ -94,6 +100,15 @@ class ClusterEnv(Env):
     def segments(self, label: str) -> Any:
         """As in the base class."""
         return cast("ClientsOfCluster", self.cluster).client(label)
+
+    async def pause(self, rng: random.Random, *, factor: float = 1.0) -> None:
+        """As in the base class. Some clients that are idle act again when a container changes."""
+        if self.stopping.is_set() or rng.random() < 0.5:
+            await super().pause(rng, factor=factor)
+            return
+        idle_s = min(_IDLE_S, rng.expovariate(1 / (self.config.think_s * factor)))
+        await cast("ClientsOfCluster", self.cluster).moments.next(OF_CLIENTS, within_s=idle_s)
+        await asyncio.sleep(rng.choice((0.0, 0.01, 0.1)) * rng.random())
 
 
 class _Watch(logging.Handler):
@@ -129,8 +144,18 @@ class ClusterRun:
         clients: Any = ClientsOfCluster(self.world, self.machines)
         self.env = ClusterEnv(loop, clients, self.history, self.world.config)
 
-    async def run(self, seconds: float) -> None:
-        """Raises what a supervisor raises."""
+    async def run(self, seconds: float, *, stops: bool) -> None:
+        """Raises what a supervisor raises. ``stops``: return once a promise was seen to be broken."""
+        work = self.loop.create_task(self._work(seconds), name="work")
+        broken = self.loop.create_task(self.history.broken.wait(), name="broken")
+        await asyncio.wait({work, broken} if stops else {work}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (work, broken):
+            task.cancel()
+        await asyncio.wait({work, broken})
+        if not work.cancelled():
+            work.result()
+
+    async def _work(self, seconds: float) -> None:
         env, loop = self.env, self.loop
         supervisors = [loop.create_task(one.supervise(), name=one.name) for one in self.machines]
         supervisors += self.controllers.start()
@@ -230,8 +255,9 @@ class ClusterRun:
         self.controllers.kill_all()
 
 
-def run_cluster_seed(seed: int, *, seconds: float = 60.0) -> ClusterRunResult:
-    """Run one seed with ``seconds`` of virtual faults. Errors of the product are reported in the result, never raised."""
+def run_cluster_seed(seed: int, *, seconds: float = 60.0, stops: bool = False) -> ClusterRunResult:
+    """Run one seed with ``seconds`` of virtual faults. Errors of the product are reported in the result, never raised.
+    ``stops``: end with the first broken promise, which takes less time than to see all of them."""
     loop = make_loop(seed)
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="penstock-sim-", dir=memory if os.access(memory, os.W_OK) else None))
@@ -244,7 +270,7 @@ def run_cluster_seed(seed: int, *, seconds: float = 60.0) -> ClusterRunResult:
     try:
         with run.world.machinery():
             try:
-                loop.run(run.run(seconds), max_seconds=seconds + 6 * DRAIN_S)
+                loop.run(run.run(seconds, stops=stops), max_seconds=seconds + 6 * DRAIN_S)
             except VirtualDeadlineError as error:
                 run.history.violation("stuck", str(error))
             except Exception as error:  # noqa: BLE001 - any error that ends a run is a finding, reported with its seed
@@ -270,6 +296,7 @@ def run_cluster_seed(seed: int, *, seconds: float = 60.0) -> ClusterRunResult:
         acked=run.history.acked,
         reads=sum(len(one.reads) for one in run.history.readings),
         steps=loop.steps,
+        aimed=run.faults.aimed,
         faults=run.faults.done,
         last=list(run.history.last),
     )

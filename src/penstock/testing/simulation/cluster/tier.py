@@ -32,6 +32,9 @@ class SharedTier:
         self.late = 0
         """Requests that arrived after their sender had given up."""
         self.parts: dict[str, MemoryObjects] = {}
+        self.on_written: Callable[[str], None] = lambda name: None
+        self.on_deleted: Callable[[str], None] = lambda name: None
+        """Called by the process that has written or deleted the object."""
 
     def open(self, url: str, endpoint: str | None = None) -> TierObjects:
         """The objects below the URL."""
@@ -66,7 +69,7 @@ class TierObjects:
         self._objects = objects
 
     async def put(self, name: str, data: bytes) -> None:
-        await self._change(lambda: self._objects._objects.__setitem__(name, data))
+        await self._change(lambda: self._objects._objects.__setitem__(name, data), lambda: self._tier.on_written(name))
 
     async def create(self, name: str, data: bytes) -> None:
         await self._tier.enter()
@@ -77,6 +80,7 @@ class TierObjects:
         if name in kept:
             raise AlreadyExistsError("object exists", object=name)
         kept[name] = data
+        self._tier.on_written(name)
         if self._tier.loses():  # the library has sent the request twice
             self._tier.arrive_late(lambda: kept.setdefault(name, data))
         await self._tier.enter()
@@ -84,14 +88,14 @@ class TierObjects:
     async def overwrite(self, name: str, data: bytes) -> None:
         await self._tier.enter()
         await self._objects.size(name)
-        await self._change(lambda: self._objects._objects.__setitem__(name, data))
+        await self._change(lambda: self._objects._objects.__setitem__(name, data), lambda: self._tier.on_written(name))
 
     async def keeps_versions(self, name: str) -> bool:
         await self._tier.enter()
         return await self._objects.keeps_versions(name)
 
     async def delete(self, name: str) -> None:
-        await self._change(lambda: self._objects._objects.pop(name, None))
+        await self._change(lambda: self._objects._objects.pop(name, None), lambda: self._tier.on_deleted(name))
 
     async def read(self, name: str, start: int, length: int) -> bytes:
         await self._tier.enter()
@@ -108,10 +112,11 @@ class TierObjects:
     def location(self, name: str) -> str | None:
         return None
 
-    async def _change(self, change: Callable[[], object]) -> None:
+    async def _change(self, change: Callable[[], object], changed: Callable[[], None]) -> None:
         await self._tier.enter()
         if self._tier.loses():
             self._tier.arrive_late(change)
             raise NotConnectedError("planted: tier 2 gave no answer, and the request may still arrive")
         change()
+        changed()
         await self._tier.enter()

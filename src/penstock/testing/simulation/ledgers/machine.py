@@ -24,33 +24,42 @@ _LATE_S = 120.0
 class SimNodes(MemoryNodes):
     """Implements ``ports.cluster.nodes.Nodes``. Calls are lost before or after they happen, or happen much later.
 
-    ``loss``: the share of calls of which that is true. A dead process reaches nothing. ``on_lost``: called when a change
-    was made and its answer is lost, so that something can happen before it is repeated.
+    ``loss``: the share of calls of which that is true. ``slow_s``: by how much longer a message may be under way. A dead
+    process reaches nothing. ``on_lost``: called when a change was made and its answer is lost, so that something can
+    happen before it is repeated. ``on_changed``: called with each path that was created, changed or deleted, and with
+    what it held before.
     """
 
     def __init__(self, nodes: dict[str, tuple[bytes, int]], rng: random.Random) -> None:
         super().__init__(nodes)
         self.rng = rng
-        self.loss = 0.0
+        self.loss = self.slow_s = 0.0
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_changed: Callable[[str, bytes], None] = lambda path, before: None
 
     async def read(self, path: str) -> tuple[bytes, int]:
         return await self._call(lambda: MemoryNodes.read(self, path), late=False)
 
     async def create(self, path: str, data: bytes) -> None:
-        await self._call(lambda: MemoryNodes.create(self, path, data))
+        await self._call(lambda: self._changed(path, MemoryNodes.create(self, path, data)))
 
     async def next_number(self, prefix: str) -> int:
         return await self._call(lambda: MemoryNodes.next_number(self, prefix), late=False)
 
     async def set(self, path: str, data: bytes, *, version: int) -> int:
-        return await self._call(lambda: MemoryNodes.set(self, path, data, version=version))
+        return await self._call(lambda: self._changed(path, MemoryNodes.set(self, path, data, version=version)))
 
     async def delete(self, path: str) -> None:
-        await self._call(lambda: MemoryNodes.delete(self, path))
+        await self._call(lambda: self._changed(path, MemoryNodes.delete(self, path)))
 
     async def children(self, path: str) -> Sequence[str]:
         return await self._call(lambda: MemoryNodes.children(self, path), late=False)
+
+    async def _changed(self, path: str, change: Awaitable[T]) -> T:
+        before = self.nodes.get(path, (b"", 0))[0]
+        made = await change
+        self.on_changed(path, before)
+        return made
 
     async def _call(self, work: Callable[[], Awaitable[T]], *, late: bool = True) -> T:
         await self._hop()
@@ -70,7 +79,8 @@ class SimNodes(MemoryNodes):
         return made
 
     async def _hop(self) -> None:
-        await asyncio.sleep(link_delay_s(self.rng))
+        slow_s = self.rng.uniform(0.0, self.slow_s) if self.slow_s else 0.0
+        await asyncio.sleep(link_delay_s(self.rng) + slow_s)
         process = current_process()
         if process is not None and not process.alive:
             raise NotConnectedError("the process is gone")

@@ -58,6 +58,8 @@ class SimCoordinator:
         self.lag = 0.3
         """Share of reads that a lagging replica answers."""
         self.expired = 0
+        self.on_commit: Callable[[Tree, Sequence[str]], None] = lambda before, paths: None
+        """Called after each change, with the tree before it and the paths that differ."""
         self._trees: list[Tree] = [{}]
         self._first = 0  # number of the first kept tree
         self._heard_s: dict[str, float] = {}
@@ -126,6 +128,7 @@ class SimCoordinator:
         paths = differences(before, tree)
         for client in tuple(self._clients.values()):
             client.committed(paths, self.position)
+        self.on_commit(before, paths)
 
     def end(self, session: str) -> None:
         """End the session at the server, and delete its registrations. Its client is not informed."""

@@ -118,6 +118,13 @@ def _is_task_step(handle: events.Handle) -> bool:
     return isinstance(getattr(callback, "__self__", None), asyncio.Task)
 
 
+def _is_timer(handle: events.Handle) -> bool:
+    """Whether the process has set it. What a connection delivers is also a timer here, because it is under way."""
+    callback: Any = handle._callback  # type: ignore[attr-defined]
+    arrives = isinstance(getattr(callback, "__self__", None), asyncio.BaseTransport)
+    return isinstance(handle, events.TimerHandle) and not arrives
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop. ``rng`` orders task steps; give other parts their own generators (``fork``), so that a new draw in one
     part changes no other."""
@@ -158,9 +165,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._held.setdefault(process, [])
 
     def resume(self, process: Process) -> None:
-        """Let the process continue with what was held back, in order. Does nothing if it is not paused."""
+        """Let the process continue with what was held back. Does nothing if it is not paused.
+
+        As in asyncio, what arrives from outside comes before the timers that are due, each in order."""
         process.paused = False
-        self._ready += self._held.pop(process, [])
+        held = self._held.pop(process, [])
+        self._ready += sorted(held, key=_is_timer)
 
     # --- what asyncio asks of a loop --------------------------------------------------------------------
 

@@ -10,7 +10,18 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, structs
 
-from penstock.client.erasure_proof import Lists, Progress, Scan, Verification, first_of, overlap, repeated
+from penstock.client.erasure_proof import (
+    Lists,
+    Progress,
+    Scan,
+    Verification,
+    chunks_of,
+    first_of,
+    is_later,
+    may_be_later,
+    overlap,
+    repeated,
+)
 from penstock.client.reading.blocks import Event
 from penstock.client.retry import retrying
 from penstock.codec.answers import as_json
@@ -301,7 +312,7 @@ class AsyncErasures:
             scan.problems.append("the receipt is not in the chain of receipts")
         lists = await self._lists(erasure)
         scan.compare_lists(lists)
-        later = [*repeated(lists.chunks), *await self._later(receipt, everything)]
+        others = [*repeated(lists.chunks), *await self._others(receipt, everything)]
         seen: dict[SegmentId, list[Range]] = {}
         deleted = await self._deleted(StreamName.parse(state.stream), lists)
         for segment, own in lists.ranges.items():
@@ -311,7 +322,7 @@ class AsyncErasures:
             segment = SegmentId(chunk["segment"])
             if segment in deleted:
                 continue
-            over = [item for item in later if overlap(item, chunk)]
+            over = [item for item in others if overlap(item, chunk)]
             seen.setdefault(segment, []).append((chunk["start"], chunk["end"]))
             await scan.look_at(chunk, lists.ranges.get(segment, ()), over)
         for segment, own in lists.ranges.items():
@@ -348,15 +359,16 @@ class AsyncErasures:
                 found.add(segment)
         return found
 
-    async def _later(
+    async def _others(
         self, receipt: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]
     ) -> Sequence[Mapping[str, Any]]:
-        """What later erasures have made of chunks of the same stream, oldest first."""
+        """What other erasures have made of chunks of the same stream after this one, or at the same time."""
         found: list[Mapping[str, Any]] = []
         for other in receipts:
-            if other["stream"] == receipt["stream"] and other["sequence"] > receipt["sequence"]:
+            own = other["sequence"] == receipt["sequence"]
+            if not own and other["stream"] == receipt["stream"] and may_be_later(receipt, other):
                 _, chunks = await self.details(other["erasure"])
-                found += [{**item, "erasure": other["erasure"]} for item in chunks]
+                found += chunks_of(other["erasure"], chunks, later=is_later(receipt, other))
         return found
 
 

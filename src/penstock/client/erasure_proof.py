@@ -16,6 +16,8 @@ from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import READ_MAX_BYTES, Segments
 from penstock.ports.rng import Rng
 
+_CLOCK_JUMP_MS = 3_600_000
+
 Progress: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 
@@ -110,8 +112,9 @@ class Scan:
         )
 
     async def look_at(
-        self, chunk: Mapping[str, Any], ranges: Sequence[Range], later: Sequence[Mapping[str, Any]]
+        self, chunk: Mapping[str, Any], ranges: Sequence[Range], others: Sequence[Mapping[str, Any]]
     ) -> None:
+        """Check one chunk of the receipt. ``others``: the chunks of other erasures that overlap it, from ``chunks_of``."""
         segment, start, end = SegmentId(chunk["segment"]), int(chunk["start"]), int(chunk["end"])
         own = clipped(ranges, start, end)
         digests = Digests(own)
@@ -127,18 +130,16 @@ class Scan:
         elif (digests.all.hex(), digests.kept.hex()) == (chunk["sha256_after"], chunk["sha256_kept"]):
             return
         else:
-            self._follow(chunk, digests.all.hex(), place, later)
+            self._follow(chunk, digests.all.hex(), place, others)
 
-    def _follow(self, chunk: Mapping[str, Any], actual: str, place: str, later: Sequence[Mapping[str, Any]]) -> None:
-        """The bytes do not match the receipt: a later erasure must have rewritten the chunk."""
-        now = chunk["sha256_after"]
-        for item in later:
-            if (item["start"], item["end"], item["sha256_before"]) == (chunk["start"], chunk["end"], now):
-                now = item["sha256_after"]
-        names = ", ".join(dict.fromkeys(str(item["erasure"]) for item in later if item["erasure"] is not None))
-        if now != actual and names:
+    def _follow(self, chunk: Mapping[str, Any], actual: str, place: str, others: Sequence[Mapping[str, Any]]) -> None:
+        """The bytes do not match the receipt: another erasure must have rewritten the chunk since."""
+        if rewritten(chunk, others) == actual:
+            return
+        names = ", ".join(dict.fromkeys(str(item["erasure"]) for item in others if item["is_later"]))
+        if names:
             self._notes.append(f"{place}: later erasures rewrote this chunk: {names}; verify those too")
-        elif now != actual:
+        else:
             self.changed.append(place)
 
     def explain_changes(self, unfinished: Sequence[str]) -> None:
@@ -212,7 +213,36 @@ def first_of(chunks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def repeated(chunks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The entries that ``first_of`` skips."""
     first = {id(item) for item in first_of(chunks)}
-    return [{**item, "erasure": None} for item in chunks if id(item) not in first]
+    return chunks_of(None, [item for item in chunks if id(item) not in first], later=False)
+
+
+def chunks_of(erasure: str | None, chunks: Sequence[Mapping[str, Any]], *, later: bool) -> list[Mapping[str, Any]]:
+    """The chunks of a list with the erasure that rewrote them. ``later``: it may have done so after the verified one."""
+    return [{**item, "erasure": erasure, "is_later": later} for item in chunks]
+
+
+def is_later(receipt: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the other erasure was not over yet when this one was requested. Erasures that run at the same time may rewrite
+    a chunk in another order than they get their receipts."""
+    return bool(other["sequence"] > receipt["sequence"] or other["finished_ms"] >= receipt["asked_ms"])
+
+
+def may_be_later(receipt: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """As ``is_later``, if a clock may have jumped by an hour between the two."""
+    return bool(other["sequence"] > receipt["sequence"] or other["finished_ms"] >= receipt["asked_ms"] - _CLOCK_JUMP_MS)
+
+
+def rewritten(chunk: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """The digest of the bytes of a chunk after all that the entries of others show, in whatever order these are.
+
+    An entry counts if it has the same bounds, and found the bytes as the entry before has left them.
+    """
+    now = str(chunk["sha256_after"])
+    left = [item for item in others if (item["start"], item["end"]) == (chunk["start"], chunk["end"])]
+    while (found := next((item for item in left if item["sha256_before"] == now), None)) is not None:
+        left.remove(found)
+        now = str(found["sha256_after"])
+    return now
 
 
 def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -16,6 +16,9 @@ from penstock.testing.simulation.machine.loop import Process, make_loop
 SEEDS = range(6)
 SECONDS = 20.0
 PLANTED_SEEDS_MAX = 20
+RARE = {"log_recovery_without_fence": 60}
+"""The lease of a deposed owner protects too, so this one shows in a cluster where an append was already sent. The simulation
+of the log alone, which has no leases, finds it within twenty seeds."""
 
 
 def failing_text(result: ClusterRunResult) -> str:
@@ -127,9 +130,10 @@ def test_a_run_may_end_with_the_first_broken_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_cluster_simulation_finds(name: str) -> None:
-    for seed in range(PLANTED_SEEDS_MAX):
+    seeds = RARE.get(name, PLANTED_SEEDS_MAX)
+    for seed in range(seeds):
         with PLANTED[name]():
             result = run_cluster_seed(seed, seconds=SECONDS, stops=True)
         if result.anomalies:
             return
-    pytest.fail(f"{name} was not found within {PLANTED_SEEDS_MAX} seeds")
+    pytest.fail(f"{name} was not found within {seeds} seeds")

@@ -11,11 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import UnavailableError
+from penstock.storage.machine.rng import RealRng
 
+_FIRST_PORT = 12_000
+_PORTS_MIN = 4_000
 _STOP_S = 60.0  # seconds until a server that does not end is killed: one whose log is away gives up after 30
 
 
@@ -113,9 +117,24 @@ class ServerProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in held]
-    for item in held:
-        item.close()
-    return ports
+    """Loopback ports that are free now, and that the system gives to nobody who connects or listens without a number."""
+    first, last = _FIRST_PORT, _given_by_the_system() - 1
+    rng = RealRng()
+    held: list[socket.socket] = []
+    try:
+        while len(held) < count:
+            port = first + rng.randrange(last - first + 1) if last - first >= _PORTS_MIN else 0
+            with suppress(OSError):  # taken
+                held.append(socket.create_server(("127.0.0.1", port)))
+        return [item.getsockname()[1] for item in held]
+    finally:
+        for item in held:
+            item.close()
+
+
+def _given_by_the_system() -> int:
+    """The first port that Linux gives to connections by itself."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        return 0

@@ -18,8 +18,8 @@ from typing import Any
 from penstock.model.errors import UnavailableError
 from penstock.storage.machine.rng import RealRng
 
-_FIRST_PORT = 12_000
-_PORTS_MIN = 4_000
+_FIRST_PORT = 12_000  # number of a port
+_PORTS_MIN = 4_000  # ports; with fewer to choose from, the system chooses
 _STOP_S = 60.0  # seconds until a server that does not end is killed: one whose log is away gives up after 30
 
 

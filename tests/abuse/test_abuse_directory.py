@@ -1,16 +1,19 @@
 """Directories that a server must not serve: refused with a sentence, and left unchanged. Real processes."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from crc32c import crc32c
 
 import penstock
+from penstock.app.embedded import open_runtime
+from penstock.app.settings import EmbeddedSettings
+from penstock.client.store import AsyncStore
 from penstock.codec.store import wal
 from penstock.model.errors import UnavailableError
 from penstock.testing.server import ServerProcess
@@ -22,16 +25,18 @@ NO_PORTS = ["--controller-port", "0", "--store-port", "0", "--http-port", "0"]
 
 
 def make(data):
-    """A store that was written to, part of it tiered, and closed."""
-    with penstock.open(data) as store:
-        stream = store.create_stream("s/t", segments=1, create_scope=True)
-        with stream.writer() as writer:
-            for _ in range(COUNT):
-                writer.write(os.urandom(65536), key="k")
-        deadline = time.monotonic() + 30
-        while not any(path.is_file() for path in (data / "chunks").rglob("*.idx")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    """A store that was written to, all of it tiered, and closed: its log has none of the events any more."""
+
+    async def main():
+        async with open_runtime(EmbeddedSettings(data=data)) as runtime:
+            store = AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+            await store.create_stream("s/t", segments=1, create_scope=True)
+            async with store.stream("s/t").writer() as writer:
+                for _ in range(COUNT):
+                    await writer.write(os.urandom(65536), key="k")
+            await runtime.segments.flush()
+
+    asyncio.run(main())
     return data
 
 

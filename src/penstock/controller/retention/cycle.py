@@ -28,7 +28,7 @@ from penstock.core.cuts.order import Positions, size_till
 from penstock.core.planner_json.answers import run_of
 from penstock.core.retention.facts import RetentionRule
 from penstock.core.retention.planner import RetentionDecision, decide
-from penstock.core.retention.settlement import STEPS_MAX, Settlement
+from penstock.core.retention.settlement import STEPS_MAX, Settlement, only_repeats
 from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.answers.subscribers import Eviction
@@ -51,6 +51,26 @@ _HOLDS_NAMED = 100
 """Holds that one entry names, in the order of their ids: an entry is one value, and each hold is a condition of its batch."""
 
 
+class _Look:
+    """The decisions about one stream in one cycle. ``ended``: the next one is left to the next cycle."""
+
+    def __init__(self) -> None:
+        self.decisions: list[RetentionDecision] = []
+        self.ended = False
+        self._tail: Positions | None = None
+
+    def made(self, found: Snapshot, decision: RetentionDecision) -> None:
+        """The decision about these facts was performed."""
+        self.decisions.append(decision)
+        if self._tail is None:
+            self._tail = found.tail.positions
+
+    def is_over(self, found: Snapshot, decision: RetentionDecision) -> bool:
+        """Whether the stream was appended to since the first decision, and this one only goes on after the new data."""
+        grew = self._tail is not None and found.tail.positions != self._tail
+        return grew and only_repeats(self.decisions, decision)
+
+
 class RetentionCycle:
     """Runs, plans and explains cycles."""
 
@@ -62,8 +82,9 @@ class RetentionCycle:
     async def run(self, name: StreamName, *, frequency_ms: int = 0) -> RetentionRun:
         """Decide and perform until nothing is due, and return what was done.
 
-        ``frequency_ms``: how often to record the tail, at most; 0: now in any case. If this fails or is cancelled, the
-        decisions before are performed whole. Raises: ScopeNotFoundError, StreamNotFoundError.
+        What is due only because of appends in the meantime is left to the next cycle. ``frequency_ms``: how often to
+        record the tail, at most; 0: now in any case. If this fails or is cancelled, the decisions before are performed
+        whole. Raises: ScopeNotFoundError, StreamNotFoundError.
         """
         with spanning("retention cycle", attributes={"messaging.destination.name": str(name)}) as span:
             done = await self._ctx.tasks.run(self._run(name, frequency_ms))
@@ -72,21 +93,19 @@ class RetentionCycle:
 
     async def _run(self, name: StreamName, frequency_ms: int) -> RetentionRun:
         ctx = self._ctx
-        decisions: list[RetentionDecision] = []
+        look = _Look()
         while True:
-            decision, deleted = await self._step(name, frequency_ms)
-            decisions.append(decision)
+            decision, deleted = await self._step(name, frequency_ms, look)
             if deleted:
                 ctx.attention.due(name, None)
                 break
-            if not decision.moves_on or len(decisions) == STEPS_MAX:
-                # A stream under constant writes continues in the next cycle.
+            if look.ended or not decision.moves_on or len(look.decisions) == STEPS_MAX:
                 again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
                 ctx.attention.due(name, again_ms)
                 break
-        return run_of(str(name), Settlement(decisions=decisions))
+        return run_of(str(name), Settlement(decisions=look.decisions))
 
-    async def _step(self, name: StreamName, frequency_ms: int) -> tuple[RetentionDecision, bool]:
+    async def _step(self, name: StreamName, frequency_ms: int, look: _Look) -> tuple[RetentionDecision, bool]:
         """Make one decision and perform it. Returns the decision, and whether the stream was deleted."""
         ctx = self._ctx
 
@@ -99,7 +118,7 @@ class RetentionCycle:
             await self._report_faults(found)
             await self._report_held(found, decision, now_ms)
             # If the whole stream is deleted, no other step is needed.
-            if not (deletes and decision.deletes_stream):
+            if not (deletes and decision.deletes_stream) and not look.is_over(found, decision):
                 await Steps(ctx, found, decision).perform()
             return found, decision, stamp
 
@@ -107,9 +126,14 @@ class RetentionCycle:
             found, decision, stamp = await changing(lambda: attempt(deletes=True))
             if decision.deletes_stream:
                 if await delete_idle(ctx, name, found, self._limits):
+                    look.made(found, decision)
                     return decision, True
                 found, decision, stamp = await changing(lambda: attempt(deletes=False))
-            await self._limits.push(found, decision.writers, stamp=stamp)
+            if look.is_over(found, decision):
+                look.ended = True
+            else:
+                look.made(found, decision)
+                await self._limits.push(found, decision.writers, stamp=stamp)
         return decision, False
 
     async def _report_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:

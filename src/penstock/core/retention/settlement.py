@@ -19,6 +19,7 @@ from penstock.core.retention.facts import (
     HolderKind,
     RecordColumns,
     RetentionFacts,
+    RetentionRule,
     StreamCutRecord,
     SubscriberActivity,
 )
@@ -63,7 +64,8 @@ def _only_truncates(item: RetentionDecision) -> bool:
 class Settlement:
     """At least one decision, in the order in which they are made.
 
-    After each but the last, more may be due. After the last one nothing is due, unless ``STEPS_MAX`` were made.
+    After each but the last, more may be due. After the last one nothing is due, unless ``STEPS_MAX`` were made or the
+    stream was appended to.
     """
 
     decisions: Sequence[RetentionDecision]
@@ -172,6 +174,18 @@ def settle_from(facts: RetentionFacts, decision: RetentionDecision, *, now_ms: i
 def goes_on(decision: RetentionDecision, made: int) -> bool:
     """Whether to decide again after this decision, the ``made``-th in a row."""
     return decision.moves_on and not decision.deletes_stream and made < STEPS_MAX
+
+
+def only_repeats(made: Sequence[RetentionDecision], decision: RetentionDecision) -> bool:
+    """Whether the decision takes something, and only by rules by which one of those before took something."""
+    acted = {rule for item in made for rule in _rules_of(item)}
+    return decision.takes and not decision.deletes_stream and acted.issuperset(_rules_of(decision))
+
+
+def _rules_of(decision: RetentionDecision) -> list[RetentionRule]:
+    moved = [item.rule for item in (*decision.expirations, *decision.evictions)]
+    moved += [item.rule for item in decision.drops]
+    return [*moved, decision.rule] if decision.moves_head else moved
 
 
 def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:

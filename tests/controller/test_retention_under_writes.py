@@ -1,0 +1,84 @@
+"""A cycle of a stream that is appended to all the time: each rule acts once, and the next cycle goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from byte_limits import keeping
+from controller_world import STREAM, audit_entries, join, name_of, quota, seg, with_stream
+from memory_segments import MemorySegments
+
+from penstock.controller.controller import Controller
+from penstock.model.retention import OnExceed
+from penstock.testing.fakes import FakeClock
+
+ONE = seg(0, 0)
+
+POLICIES = {
+    "maximum": keeping(max_bytes=1_000),
+    "minimum and maximum": keeping(min_bytes=500, max_bytes=1_000),
+    "eviction": quota(OnExceed.EVICT, max_bytes=1_000, evict_to=1.0),
+}
+
+
+class Growing(MemorySegments):
+    """Somebody appends whenever records change, so whenever a cycle has done something."""
+
+    grows = False
+
+    async def table_change(self, name, changes):
+        found = await super().table_change(name, changes)
+        if self.grows:
+            self.write(name_of(ONE), b"x" * 40, event_bytes=4)
+        return found
+
+
+async def entries(controller: Controller, segments: MemorySegments) -> list[tuple[str, str]]:
+    kinds = ("truncate", "evict")
+    return [(kind, entry["rule"]) for kind in kinds for entry in await audit_entries(controller, segments, kind)]
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_each_rule_acts_once_in_a_cycle_and_the_next_one_goes_on(kind: str) -> None:
+    async def run() -> None:
+        segments, clock = Growing(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.policies.set(STREAM, POLICIES[kind])
+            await join(controller, "g", {ONE: 0})
+            for _ in range(3):
+                clock.ms += 1_000
+                segments.write(name_of(ONE), b"x" * 4_000, event_bytes=4)
+                before = Counter(await entries(controller, segments))
+                segments.grows = True
+                done = await controller.retention.run(STREAM)
+                segments.grows = False
+                acted = Counter(await entries(controller, segments)) - before
+                assert acted
+                assert set(acted.values()) == {1}
+                assert done.frees_bytes >= 3_000
+                assert done.frees_bytes == sum(step.frees_bytes for step in done.steps)
+            await controller.retention.run(STREAM)
+            # At rest, the limit is met as if nobody had ever written meanwhile.
+            assert (await controller.streams.describe(STREAM)).size_bytes == 1_000
+            assert (await controller.retention.plan(STREAM)).frees_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_what_is_left_to_the_next_cycle_is_looked_at_there() -> None:
+    async def run() -> None:
+        segments, clock = Growing(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.policies.set(STREAM, keeping(max_bytes=1_000))
+            segments.write(name_of(ONE), b"x" * 4_000, event_bytes=4)
+            segments.grows = True
+            await controller._loop.turn()
+            segments.grows = False
+            assert (await controller.streams.describe(STREAM)).size_bytes > 1_000
+            clock.ms += 1_000
+            await controller._loop.turn()
+            assert (await controller.streams.describe(STREAM)).size_bytes == 1_000
+
+    asyncio.run(run())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.app.cli.common.output import exit_code
 from penstock.app.cli.main import app
+from penstock.app.erasure import values
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, ErasureWithdrawnError, InvalidArgumentError
 
@@ -109,6 +112,35 @@ def test_lists_of_values_are_read_line_by_line(tmp_path):
         values_from(path)
     with pytest.raises(InvalidArgumentError):
         list(find_values(tmp_path, {"abc": 1}))
+
+
+def test_a_value_is_found_wherever_it_lies_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(values, "_WINDOW_BYTES", 16)
+    for position in range(50):
+        (tmp_path / "file").write_bytes(b"." * position + b"secret" + b"." * 40 + b"secret, other")
+        found = {item.value: item.position for item in find_values(tmp_path, {"secret": 1, "other": 2, "absent": 3})}
+        assert found == {1: position, 2: position + 6 + 40 + len(b"secret, ")}
+
+
+def test_a_file_that_becomes_shorter_meanwhile_does_not_end_the_search(tmp_path):
+    shrinking, whole = tmp_path / "a", tmp_path / "b"
+    shrinking.write_bytes(bytes(32 << 20) + b"secret")
+    whole.write_bytes(b"secret")
+    ended = threading.Event()
+
+    def shrink():
+        while not ended.is_set():
+            os.truncate(shrinking, 4096)
+            os.truncate(shrinking, 32 << 20)
+
+    thread = threading.Thread(target=shrink)
+    thread.start()
+    try:
+        for _ in range(10):
+            assert [item.file for item in find_values(tmp_path, {"secret": 1})] == ["b"]
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_a_repeat_with_fewer_positions_prints_the_receipt_and_one_with_more_says_how_many(tmp_path, data):

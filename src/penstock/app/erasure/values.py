@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.values.dataclass import dataclass
 
 VALUES_MAX = 1_000_000  # values of one erasure; their set stays in memory
 _SCANNED_MAX = 10_000  # values searched as bytes, each of which costs a pass over every file
+_WINDOW_BYTES = 8 << 20  # of a file that is searched, in memory at once
 _VALUE_MIN = 4  # bytes; shorter values occur in files by chance
 
 
@@ -93,15 +94,31 @@ def find_values(
     for number, path in enumerate(sorted(path for path in directory.rglob("*") if path.is_file()), 1):
         try:
             with path.open("rb") as file:
-                if path.stat().st_size == 0:
-                    continue
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    read += len(data)
-                    for line, value in wanted:
-                        position = data.find(value)
-                        if position >= 0:
-                            yield Finding(file=str(path.relative_to(directory)), position=position, value=line)
+                found, size = _first_positions(file, wanted)
         except FileNotFoundError:
             continue
+        read += size
+        for line, _ in wanted:
+            if line in found:
+                yield Finding(file=str(path.relative_to(directory)), position=found[line], value=line)
         if progress is not None:
             progress(number, read)
+
+
+def _first_positions(file: BinaryIO, wanted: Sequence[tuple[int, bytes]]) -> tuple[dict[int, int], int]:
+    """The first position of each value, by its line, and the size of the file.
+
+    The file is not mapped: a store that runs may shorten it meanwhile, and a mapping would then end this process.
+    """
+    overlap = max((len(value) for _, value in wanted), default=1) - 1
+    found: dict[int, int] = {}
+    end, kept = 0, b""
+    while data := file.read(_WINDOW_BYTES):
+        window = kept + data
+        start = end - len(kept)
+        for line, value in wanted:
+            if line not in found and (position := window.find(value)) >= 0:
+                found[line] = start + position
+        end += len(data)
+        kept = window[-overlap:] if overlap else b""
+    return found, end

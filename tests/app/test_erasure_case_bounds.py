@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -80,3 +81,29 @@ def test_an_event_that_cannot_be_searched_is_a_defect_of_the_case(store, stream)
     assert "nested too deeply" in defect.why
     with pytest.raises(InvalidArgumentError, match="too many names"):
         store.cases().open("s/t", ["u-1"], json_field=".".join("a" * 65), case="d", **WHO)
+
+
+def test_a_stream_that_gets_matching_events_all_the_time_does_not_keep_a_case_from_the_others(
+    store, stream, monkeypatch
+):
+    others = [store.create_stream("s/a"), store.create_stream("s/z")]
+    for one in (stream, *others):
+        fill(one, 20)
+    search = store._inner.controller.cases._search
+    settle, late = search._settle, itertools.count()
+
+    async def settled_late(case, view, stored):
+        if str(view.name) == "s/t":
+            assert next(late) < 10
+            async with store._inner.stream("s/t").writer() as writer:
+                await writer.write(SECRET + b" again", key="k")
+        return await settle(case, view, stored)
+
+    monkeypatch.setattr(search, "_settle", settled_late)
+    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+    store.cases().look("c")
+    assert [hits_of(events_of(other)) for other in others] == [[], []]
+    assert hits_of(events_of(stream))
+    monkeypatch.undo()
+    assert store.cases().look("c").state == "verified"
+    assert hits_of(events_of(stream)) == []

@@ -50,6 +50,7 @@ SEGMENTS_MAX = 1000
 _POLL_S = 0.05
 _POLL_MAX_S = 1.0
 _TRIES = 5  # failed attempts of an erasure after which the case reports what it waits for
+_TAILS_MAX = 2  # how often a search goes on to a new tail
 
 Note = Callable[[str, str, int], None]
 """Called with the phase, the stream, and the bytes that were just searched."""
@@ -66,9 +67,11 @@ class Case:
 
 @dataclass(slots=True)
 class Found:
-    """What a search has found: offsets of events, the searched bytes, and why some of them cannot be searched."""
+    """What a search has found: offsets of events, the searched bytes, and why some of them cannot be searched. ``bounds``:
+    what it may search."""
 
     reached: Searched
+    bounds: Searched
     positions: dict[SegmentId, list[int]] = field(default_factory=dict)
     skipped: str = ""
 
@@ -161,10 +164,12 @@ class CaseSearch:
     async def erase(self, case: Case, view: StreamView, note: Note) -> tuple[int, Sequence[CaseHold]]:
         """Search what was not searched yet, up to the current tail, and erase what matches.
 
-        Returns how many events were found, and the holds that defer their erasure. Raises UnavailableError, and what
-        reading raises.
+        What was appended meanwhile is searched too, but only a few times: a stream that gets matching events all the
+        time must not keep the other streams and cases waiting. The next pass finds the rest. Returns how many events
+        were found, and the holds that defer their erasure. Raises UnavailableError, and what reading raises.
         """
-        found = 0
+        found = goes_on = 0
+        within: Searched | None = None
         while True:
             stored = await self.load(case.id, view)
             record = _record(stored)
@@ -174,7 +179,8 @@ class CaseSearch:
                 if holds:
                     return found, holds
                 continue
-            hits = await self._find(case.matcher, view, record.searched, partial_note(note, "search", view))
+            to_note = partial_note(note, "search", view)
+            hits = await self._find(case.matcher, view, record.searched, to_note, within=within)
             if not hits.positions:
                 proved = hits.reached if case.record.state.is_proved else record.proved
                 # What was skipped counts as searched, so no later search meets it again.
@@ -182,7 +188,11 @@ class CaseSearch:
                 done = replace(record, searched=hits.reached, proved=proved, skipped=skipped)
                 if done != record:
                     await self._ctx.metadata.put(stored.put(done))
-                return found, ()
+                if within is None or goes_on == _TAILS_MAX:
+                    return found, ()
+                within, goes_on = None, goes_on + 1
+                continue
+            within = within or hits.bounds
             if not await self._ask(case, view, stored, hits):
                 return found, ()
             found += hits.events
@@ -229,9 +239,9 @@ class CaseSearch:
         for segment, name in names.items():
             info = infos.get(name)
             if info is not None:
-                end = info.length if within is None else within.get(segment, (0, info.start_offset))[1]
-                bounds[segment] = info.start_offset, end
-        found = Found({segment: item for segment, item in searched.items() if segment in bounds})
+                end = info.length if within is None else within.get(segment, (0, 0))[1]
+                bounds[segment] = info.start_offset, max(info.start_offset, end)
+        found = Found({segment: item for segment, item in searched.items() if segment in bounds}, bounds)
         matches = matcher.matcher()
         for segment, gaps in unsearched(searched, bounds).items():
             for gap in gaps:

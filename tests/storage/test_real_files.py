@@ -307,3 +307,57 @@ def test_clock_and_randomness_are_of_this_world() -> None:
     assert rng.uuid() != rng.uuid()
     assert {rng.randrange(2) for _ in range(200)} == {0, 1}
     assert all(0 <= rng.random() < 1 for _ in range(100))
+
+
+def test_a_large_file_is_removed_with_all_of_its_space(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            files = RealFiles(tmp_path, offload)
+            for size in (0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20):
+                (tmp_path / "large").write_bytes(b"x" * size)
+                with (tmp_path / "large").open("rb") as reader:
+                    await files.unlink("large")
+                    assert not (tmp_path / "large").exists()
+                    # Its space goes at once, even if somebody has it open.
+                    assert os.fstat(reader.fileno()).st_size <= 1 << 20
+            await files.unlink("large")
+
+    asyncio.run(run())
+
+
+def test_the_removal_of_one_name_leaves_the_bytes_to_the_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            files = RealFiles(tmp_path, offload)
+            data = os.urandom(3 << 20)
+            (tmp_path / "file").write_bytes(data)
+            os.link(tmp_path / "file", tmp_path / "second")
+            os.symlink(tmp_path / "second", tmp_path / "link")
+            os.mkfifo(tmp_path / "pipe")
+            for name in ("file", "link", "pipe"):
+                await files.unlink(name)
+            assert [path.name for path in tmp_path.iterdir()] == ["second"]
+            assert (tmp_path / "second").read_bytes() == data
+            (tmp_path / "directory").mkdir()
+            with pytest.raises(OSError, match="directory"):
+                await files.unlink("directory")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 5 << 20), (4096, (2 << 20) + 4096), (1 << 20, 1 << 20)])
+def test_a_hole_has_exactly_the_bounds_that_were_asked_for(start: int, end: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            files = RealFiles(tmp_path, offload)
+            data = os.urandom(6 << 20)
+            file = await files.open("file", create=True)
+            await file.write_at(0, [data])
+            await file.sync()
+            await file.punch(start, end)
+            await file.close()
+            assert (tmp_path / "file").read_bytes() == data[:start] + bytes(end - start) + data[end:]
+            used = (tmp_path / "file").stat().st_blocks * 512
+            assert used <= len(data) - (end - start) + (64 << 10)
+
+    asyncio.run(run())

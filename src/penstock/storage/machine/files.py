@@ -26,6 +26,7 @@ from penstock.storage.machine.calls import (
     read_cached,
     read_cached_into,
     read_into,
+    remove_file,
     sync_directory,
     translated,
     write_all,
@@ -372,7 +373,7 @@ class RealFiles:
 
     async def unlink(self, path: str) -> None:
         target = self._resolve(path)
-        await self._run(lambda: target.unlink(missing_ok=True))
+        await self._run(partial(remove_file, target))
 
     async def sync_dir(self, directory: str) -> None:
         target = self._resolve(directory)

@@ -17,19 +17,24 @@ from penstock.codec.control.erasures import ErasureChainRecord
 from penstock.codec.control.streams import EpochEntry, StreamRecord, StreamState
 from penstock.codec.store import rows as records
 from penstock.controller import keys
-from penstock.model.errors import SegmentNotFoundError
+from penstock.controller.set_aside import UNREADABLE
+from penstock.model.errors import InvalidNameError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.values.dataclass import dataclass
 from penstock.ports.offload import Offload
 from penstock.segmentstore.store import SegmentStore
 
+_STREAM = b"stream/"
+
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
     """``streams``: each with its epoch and tail. ``erasures``: the last link of the chain of receipts, empty if there
-    is none. ``missing``: chunks that the metadata names but that are missing or too short."""
+    is none. ``missing``: chunks that the metadata names but that are missing or too short. ``unreadable``: keys of records
+    that cannot be read. The copy holds them as they are."""
 
     missing: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
     streams: Sequence[Mapping[str, Any]] = ()
     erasures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,24 +67,37 @@ async def _missing(store: Offline, data: Path) -> list[str]:
 
 
 async def _read_table(segments: SegmentStore, table: Table, found: Contents) -> None:
-    streams = []
+    streams, unreadable = [], []
     for key in sorted(table):
-        kind, _, rest = key.decode(errors="replace").partition("/")
-        if kind != "stream":
+        if not key.startswith(_STREAM):
             continue
-        name, record = StreamName.parse(rest), StreamRecord.decode(table[key].value)
-        entry = table.get(keys.epoch(name, record.epoch))
-        if record.state in (StreamState.CREATING, StreamState.DELETING) or entry is None:
-            continue
-        tail = {}
-        for item in EpochEntry.decode(entry.value).segments:
-            try:
-                tail[str(item.segment)] = (await segments.info(segment_name(name, item.segment))).length
-            except SegmentNotFoundError:
-                continue  # A workflow that has begun creates it in its next step.
-        streams.append({"stream": str(name), "epoch": record.epoch, "tail": tail})
+        try:
+            stream = await _stream(segments, table, key)
+        except (ValueError, IndexError, InvalidNameError, *UNREADABLE):
+            # One damaged record must not keep everything else from being backed up.
+            unreadable.append(key.decode(errors="backslashreplace"))
+        else:
+            streams += [] if stream is None else [stream]
     link = table.get(keys.ERASURE_CHAIN)
-    found.streams = streams
     if link is not None:
-        chain = ErasureChainRecord.decode(link.value)
-        found.erasures = {"sequence": chain.sequence, "erasure": chain.erasure, "sha256": chain.sha256}
+        try:
+            chain = ErasureChainRecord.decode(link.value)
+            found.erasures = {"sequence": chain.sequence, "erasure": chain.erasure, "sha256": chain.sha256}
+        except UNREADABLE:
+            unreadable.append(link.key.decode())
+    found.streams, found.unreadable = streams, unreadable
+
+
+async def _stream(segments: SegmentStore, table: Table, key: bytes) -> Mapping[str, Any] | None:
+    """The stream's epoch and tail; None if it does not exist yet, or no longer."""
+    name, record = StreamName.parse(key[len(_STREAM) :].decode()), StreamRecord.decode(table[key].value)
+    entry = table.get(keys.epoch(name, record.epoch))
+    if record.state in (StreamState.CREATING, StreamState.DELETING) or entry is None:
+        return None
+    tail = {}
+    for item in EpochEntry.decode(entry.value).segments:
+        try:
+            tail[str(item.segment)] = (await segments.info(segment_name(name, item.segment))).length
+        except SegmentNotFoundError:
+            continue  # A workflow that has begun creates it in its next step.
+    return {"stream": str(name), "epoch": record.epoch, "tail": tail}

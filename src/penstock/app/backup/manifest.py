@@ -37,7 +37,8 @@ class Manifest:
 
     ``source``: the data directory; ``tier2``: where its chunks were, None for the data directory itself. ``streams``: each
     with its epoch and its ``tail``, an offset for each segment. ``erasures``: the last link of the chain of receipts.
-    ``missing``: chunks that the metadata names but that were missing. ``files``: by path below ``data``.
+    ``missing``: chunks that the metadata names but that were missing. ``unreadable``: keys of records that could not be
+    read, and are in the backup as they were. ``files``: by path below ``data``.
     """
 
     penstock: str
@@ -50,7 +51,13 @@ class Manifest:
     streams: Sequence[Mapping[str, Any]]
     erasures: Mapping[str, Any]
     missing: Sequence[str]
+    unreadable: Sequence[str] = ()
     files: Mapping[str, Copied] = field(default_factory=dict)
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the store was damaged when the backup was taken."""
+        return bool(self.missing or self.unreadable)
 
     @property
     def size_bytes(self) -> int:

@@ -63,6 +63,7 @@ async def take_backup(
                 streams=contents.streams,
                 erasures=contents.erasures,
                 missing=contents.missing,
+                unreadable=contents.unreadable,
                 files=copied.files,
             )
             save_manifest(staging, manifest)

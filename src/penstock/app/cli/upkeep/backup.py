@@ -19,6 +19,8 @@ from penstock.core.units import counted, format_size
 if TYPE_CHECKING:
     from penstock.app.backup.manifest import Manifest
 
+_SHOWN_MAX = 5  # keys of unreadable records in the output; all are in the manifest
+
 app = typer.Typer(name="backup", help="Copy a store to a directory, and verify the copy.", no_args_is_help=True)
 
 
@@ -33,7 +35,7 @@ def create(
     """Copy the store in DIR to BACKUP. Run it on the machine of the store. A store of one process may be running.
 
     The copy contains everything that was acknowledged before the command. While it runs, the store frees no disk space.
-    Exit status 7: chunks are missing in the store, and so in the copy.
+    Exit status 7: in the store, and so in the copy, chunks are missing or records cannot be read.
 
     \b
     penstock backup create /backups/monday --data ./store
@@ -52,7 +54,7 @@ def create(
         print_json({"backup": str(backup), **manifest.as_json()})
     else:
         print("\n".join([f"backed up {data} to {backup}", *_lines(manifest)]))
-    if manifest.missing:
+    if manifest.lacks:
         raise typer.Exit(DAMAGE_STATUS)
 
 
@@ -63,7 +65,7 @@ def verify(
 ) -> None:
     """Read every file of BACKUP and compare it with its checksum.
 
-    Exit status 7: a file is damaged or missing, or the store lacked chunks when the backup was taken.
+    Exit status 7: a file is damaged or missing, or the store was damaged when the backup was taken.
 
     \b
     penstock backup verify /backups/monday
@@ -76,7 +78,7 @@ def verify(
         manifest, damage = asyncio.run(verify_backup(backup, progress=lambda so_far: line.show(_so_far(so_far))))
     if json:
         print_json(
-            {"backup": str(backup), "sound": not (damage or manifest.missing), "damage": damage, **manifest.as_json()}
+            {"backup": str(backup), "sound": not (damage or manifest.lacks), "damage": damage, **manifest.as_json()}
         )
     else:
         lines = [f"  {path}: {why}" for path, why in damage.items()]
@@ -84,7 +86,7 @@ def verify(
             [f"{counted(len(damage), 'file')} damaged:", *lines] if damage else ["every file of the backup is intact"]
         )
         print("\n".join([*_lines(manifest), *said]))
-    if damage or manifest.missing:
+    if damage or manifest.lacks:
         raise typer.Exit(DAMAGE_STATUS)
 
 
@@ -141,6 +143,11 @@ def _lines(manifest: Manifest) -> list[str]:
     if manifest.missing:
         lines.append(
             f"  {counted(len(manifest.missing), 'chunk')} missing in the store, so their events cannot be read"
+        )
+    if manifest.unreadable:
+        lines.append(
+            f"  {counted(len(manifest.unreadable), 'record')} cannot be read, and in the backup as in the store: "
+            + ", ".join(manifest.unreadable[:_SHOWN_MAX])
         )
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 
 from penstock.testing.simulation.cluster.run import run_cluster_seed
 from penstock.testing.simulation.config import at_pace, draw_config
@@ -53,9 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     began = time.perf_counter()
     results: list[RunResult] = []
     failed: list[int] = []
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
-        if time.perf_counter() - began > chosen.minutes * 60:
-            break
+    for seed in _seeds(chosen):
         drawn = draw_config(seed)
         config = at_pace(with_rates(drawn) if chosen.rates else drawn, chosen.pace)
         result = run_seed(seed, seconds=chosen.seconds * chosen.pace, config=config)
@@ -69,11 +68,22 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
+def _seeds(chosen: argparse.Namespace) -> Iterator[int]:
+    """Yield the chosen seeds in order, until ``--minutes`` have passed."""
+    began = time.perf_counter()
+    for seed in range(chosen.first, chosen.first + chosen.seeds):
+        if time.perf_counter() - began >= chosen.minutes * 60:
+            return
+        yield seed
+
+
 def _retention(chosen: argparse.Namespace) -> int:
     """Run months of retention and report what each did and checked. Returns 1 if a promise was broken."""
     failed: list[int] = []
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
+    seeds = 0
+    for seed in _seeds(chosen):
         began = time.perf_counter()
+        seeds += 1
         result = run_retention_seed(seed, days=chosen.retention_days)
         done = ", ".join(f"{count} {what}" for what, count in sorted(result.done.items()))
         sys.stdout.write(
@@ -88,7 +98,7 @@ def _retention(chosen: argparse.Namespace) -> int:
                 sys.stdout.write(f"  {line[:200]}\n")
             if not chosen.keep_going:
                 break
-    sys.stdout.write(f"{len(failed)} failed {failed[:20]}\n")
+    sys.stdout.write(f"{seeds} seeds, {len(failed)} failed {failed[:20]}\n")
     return 1 if failed else 0
 
 
@@ -96,9 +106,10 @@ def _control(chosen: argparse.Namespace) -> int:
     """Run the control plane. Returns 1 if a promise was broken."""
     failed: list[int] = []
     done: dict[str, int] = {}
-    virtual_s, crashes = 0.0, 0
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
+    seeds, virtual_s, crashes = 0, 0.0, 0
+    for seed in _seeds(chosen):
         result = run_control_seed(seed, seconds=chosen.seconds)
+        seeds += 1
         virtual_s, crashes = virtual_s + result.virtual_s, crashes + result.crashes
         for what, count in result.done.items():
             done[what] = done.get(what, 0) + count
@@ -111,7 +122,8 @@ def _control(chosen: argparse.Namespace) -> int:
                 break
     text = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
     sys.stdout.write(
-        f"{virtual_s / 3600:.2f} simulated hours, {crashes} crashes, {text}, {len(failed)} failed {failed[:20]}\n"
+        f"{seeds} seeds, {virtual_s / 3600:.2f} simulated hours, {crashes} crashes, {text}, "
+        f"{len(failed)} failed {failed[:20]}\n"
     )
     return 1 if failed else 0
 
@@ -120,8 +132,10 @@ def _ledgers(chosen: argparse.Namespace) -> int:
     """Run logs on ledgers. Returns 1 if a promise was broken."""
     failed: list[int] = []
     done: dict[str, int] = {}
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
+    seeds = 0
+    for seed in _seeds(chosen):
         result = run_log_seed(seed, seconds=chosen.seconds)
+        seeds += 1
         counted = {"owners": result.owners, "beside another": result.rivals, "ledgers": result.ledgers}
         counted |= {"acknowledgements": result.acknowledged, "replays": result.replays}
         done = {what: done.get(what, 0) + count for what, count in counted.items()}
@@ -133,7 +147,7 @@ def _ledgers(chosen: argparse.Namespace) -> int:
             if not chosen.keep_going:
                 break
     text = ", ".join(f"{count} {what}" for what, count in done.items())
-    sys.stdout.write(f"{text}, {len(failed)} failed {failed[:20]}\n")
+    sys.stdout.write(f"{seeds} seeds, {text}, {len(failed)} failed {failed[:20]}\n")
     return 1 if failed else 0
 
 
@@ -142,7 +156,7 @@ def _cluster(chosen: argparse.Namespace) -> int:
     failed: list[int] = []
     done: dict[str, int] = {}
     seeds = 0
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
+    for seed in _seeds(chosen):
         result = run_cluster_seed(seed, seconds=chosen.seconds)
         seeds += 1
         counted = {"crashes": result.crashes, "openings": result.openings, "expired sessions": result.expired}

@@ -325,6 +325,22 @@ def test_a_large_file_is_removed_with_all_of_its_space(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_removal_succeeds_where_the_file_system_refuses_to_shorten_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            (tmp_path / "f").write_bytes(bytes(3 << 20))
+            monkeypatch.setattr(os, "ftruncate", refuse)
+            await RealFiles(tmp_path, offload).unlink("f")
+            assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(run())
+
+
 def test_the_removal_of_one_name_leaves_the_bytes_to_the_others(tmp_path: Path) -> None:
     async def run() -> None:
         async with ThreadOffload() as offload:

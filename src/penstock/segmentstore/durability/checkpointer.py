@@ -21,6 +21,8 @@ from penstock.segmentstore.tiering.reclaimer import Reclaimer
 from penstock.segmentstore.writer_memory import WriterMemory
 
 _log = logging.getLogger(__name__)
+
+_FREE_S = 1.0  # how long files are deleted between two checkpoints
 Released: TypeAlias = tuple[dict[str, records.FreeRecord], dict[int, None]]
 
 
@@ -144,7 +146,8 @@ class Checkpointer:
             asked = await self._sleep(pause_s, interruptible=not failures)
             try:
                 await self._checkpoint(everything=asked)
-                await self._reclaimer.free()
+                # Without a limit, a large deletion would keep the log from being truncated, so that appends wait.
+                has_more = await self._reclaimer.free(within_s=_FREE_S)
                 await self._reclaimer.forget_merges()
                 await self._writers.forget_some()
             except (OSError, UnavailableError) as error:
@@ -161,7 +164,7 @@ class Checkpointer:
             else:
                 state.log.shortage.settle(self, None)
                 failures = 0
-                pause_s = settings.checkpoint_interval_s
+                pause_s = 0 if has_more else settings.checkpoint_interval_s
             state.segments.evict_idle(settings.max_loaded_segments)
 
     async def _sleep(self, seconds: float, *, interruptible: bool) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import index_name
@@ -28,6 +30,7 @@ from penstock.segmentstore.tiering.import_garbage import ImportGarbage
 from penstock.segmentstore.tiering.leases import Leases
 from penstock.segmentstore.tiering.orphans import lost_rows, may_hold, named_chunks
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _PAGE = 1000  # rows of one scan, which bounds the memory of a page
@@ -74,6 +77,7 @@ class Reclaimer:
         """Chunks that no undamaged row names, where metadata is damaged. None: they are not known."""
         self._reported: dict[str, None] = {}
         self._lock = asyncio.Lock()
+        self._free_until, self._has_more = math.inf, False
         self._born: tuple[int, float] | None = None
         """The wall clock and the loop's clock when this opening began."""
 
@@ -197,24 +201,35 @@ class Reclaimer:
         async with self._lock:
             yield
 
-    async def free(self) -> None:
-        """Delete the files that are due. Raises what the chunk storage raises; the next call deletes the others.
+    async def free(self, *, within_s: float = math.inf) -> bool:
+        """Delete the files that are due, for about ``within_s`` seconds. Returns whether the time was over: more may be due.
+        Raises what the chunk storage raises; the next call deletes the others.
 
         Nothing is deleted while a backup holds the chunks.
         """
         async with self._lock:
+            self._free_until, self._has_more = asyncio.get_running_loop().time() + within_s, False
             with self._parts.holds.chunks() as may_free:
                 if may_free:
                     await self._free()
+            return self._has_more
+
+    def _in_time(self, items: Iterable[T]) -> Iterator[T]:
+        """The items until the time of this call of ``free`` is over, but at least one."""
+        for item in items:
+            yield item
+            if asyncio.get_running_loop().time() >= self._free_until:
+                self._has_more = True
+                return
 
     async def _free(self) -> None:
         self._leases.drop_expired()
-        for chunk in [name for name in self._writes.discarded if name not in self._writes.in_flight]:
+        for chunk in self._in_time([name for name in self._writes.discarded if name not in self._writes.in_flight]):
             await self._delete(chunk)
             self._writes.discarded.pop(chunk, None)
         await self._garbage.free()
         if not self._leases.has_recovered:
-            for chunk in list(self._orphans):
+            for chunk in self._in_time(list(self._orphans)):
                 if chunk in self._to_wipe:  # The row that names its segment is damaged.
                     await self._parts.chunks.wipe(chunk)
                 await self._delete(chunk)
@@ -222,7 +237,7 @@ class Reclaimer:
         kept: KeptBySnapshotError | None = None  # It must not keep other chunks from being deleted.
         # Later leases cannot cover these chunks, because no segment names them any more.
         leased = self._leases.segments()
-        for chunk, record in list(self._freeable.items()):
+        for chunk, record in self._in_time(list(self._freeable.items())):
             wipe = chunk in self._to_wipe
             if chunk in self._writes.in_flight or (record.uid in leased and not wipe):
                 continue
@@ -240,7 +255,7 @@ class Reclaimer:
             self._state.rows.delete(records.free_key(self._state.index, chunk))
             self._add_pending(record, -record.size_bytes)
             self._count_freed(record.uid, record.size_bytes)
-        for uid in [uid for uid in self._committed_heads if uid not in self._leases.segments()]:
+        for uid in self._in_time([uid for uid in self._committed_heads if uid not in self._leases.segments()]):
             del self._committed_heads[uid]
             segment = self._state.segments.by_uid.get(uid)
             if segment is not None:

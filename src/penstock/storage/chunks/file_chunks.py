@@ -229,13 +229,13 @@ class FileChunks:
 
     async def delete(self, name: str) -> None:
         path = self._path(name)
-        handle = self._handles.get(name)
-        if handle is not None:
-            async with handle.lock:
-                if self._handles.get(name) is handle:
-                    del self._handles[name]
-                await self._close(handle)
-        await self._files.unlink(path)
+        # Locked: a file that loses its space in steps must not be opened by a reader before its name is removed.
+        handle = await self._locked(name)
+        try:
+            await self._files.unlink(path)
+        finally:
+            handle.lock.release()
+            self._drop_user(name, handle)
         self._unnamed.get(path.rpartition("/")[0], {}).pop(name, None)
         self._suspect.pop(name, None)
         self._written_from.pop(name, None)

@@ -165,9 +165,11 @@ def remove_file(path: Path) -> None:
         found = os.fstat(descriptor)
         # If it has another name, its bytes stay.
         if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
-            for size in range((found.st_size - 1) // _STEP_BYTES * _STEP_BYTES, 0, -_STEP_BYTES):
-                os.ftruncate(descriptor, size)
-                time.sleep(_STEP_PAUSE_S)
+            # The file is removed already. A full file system that copies on write may refuse to shorten it.
+            with suppress(OSError):
+                for size in range((found.st_size - 1) // _STEP_BYTES * _STEP_BYTES, 0, -_STEP_BYTES):
+                    os.ftruncate(descriptor, size)
+                    time.sleep(_STEP_PAUSE_S)
     finally:
         # The rest of the space goes here, all of it if the steps failed.
         os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from penstock.codec.store import operation_frames as frames
@@ -189,27 +190,31 @@ def take_batch(queue: deque[Mutation], settings: StoreSettings) -> Sequence[Muta
 
 
 def frame_parts(batch: Sequence[Mutation], container: int, now_ms: int) -> tuple[list[Buffer], int]:
-    """The frame of a batch, and its size: runs of small pieces are joined, large data stay where they are."""
-    parts: list[Buffer] = []
-    run: list[Buffer] = [b""]
+    """The frame of a batch, and its size: runs of small pieces are joined, large data stay where they are. Small bytes are
+    copied once: the first use of fresh memory costs several times a copy."""
+    runs: list[list[Buffer]] = [[b""]]  # the frame's header comes first
+    large: list[Buffer] = []
     count = size_bytes = 0
     for mutation in batch:
         head = mutation.encode()
         if head is None:
             continue
         count += mutation.operations
-        run.append(head)
+        runs[-1].append(head)
         data = mutation.data
         size_bytes += len(head) + len(data)
         if len(data) >= LARGE_BYTES:
-            parts += (b"".join(run), data)
-            run = []
+            large.append(data)
+            runs.append([])
         elif data:
-            run.append(data)
+            runs[-1].append(data)
     if not count:
         return [], 0
-    run_first = frames.frame_header(container, count, now_ms)
-    if run:
-        parts.append(b"".join(run))
-    parts[0] = run_first + bytes(parts[0])
-    return parts, size_bytes + len(run_first)
+    header = runs[0][0] = frames.frame_header(container, count, now_ms)
+    parts: list[Buffer] = []
+    for run, data_between in zip_longest(runs, large):
+        if run:
+            parts.append(b"".join(run))
+        if data_between is not None:
+            parts.append(data_between)
+    return parts, size_bytes + len(header)

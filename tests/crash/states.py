@@ -112,6 +112,8 @@ def recover(root: Path, belief: Belief) -> tuple[list[str], object]:
 
 
 def check(image: Image, root: Path, belief: Belief, tally: Tally, where: str) -> None:
+    # A run that was killed in a check has left its disk here.
+    shutil.rmtree(root, ignore_errors=True)
     image.write_to(root)
     try:
         wrong, seen = recover(root, belief)

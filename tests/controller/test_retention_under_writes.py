@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from byte_limits import keeping
-from controller_world import STREAM, audit_entries, join, name_of, quota, seg, with_stream
+from controller_world import QUIET, STREAM, audit_entries, join, name_of, quota, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
@@ -15,6 +16,8 @@ from penstock.model.retention import OnExceed
 from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
+SERVING = replace(QUIET, retention_cycle_ms=3_600_000, retention_pause_ms=0)
+"""The next cycle is an hour away: turns are made by hand."""
 
 POLICIES = {
     "maximum": keeping(max_bytes=1_000),
@@ -82,3 +85,34 @@ def test_what_is_left_to_the_next_cycle_is_looked_at_there() -> None:
             assert (await controller.streams.describe(STREAM)).size_bytes == 1_000
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["maximum", "minimum and maximum"])  # a quota is looked at whenever writers meet it
+def test_a_truncation_that_can_be_undone_does_not_cause_the_next_one(kind: str) -> None:
+    async def run() -> None:
+        segments, clock = Growing(), FakeClock()
+        async with with_stream(segments, 1, clock, settings=SERVING) as controller:
+            await controller.policies.set(STREAM, replace(POLICIES[kind], grace_s=10))
+            await join(controller, "g", {ONE: 0})
+            await settled()
+            segments.write(name_of(ONE), b"x" * 4_000, event_bytes=4)
+            segments.grows = True
+            await controller._loop.turn()
+            acted = await entries(controller, segments)
+            await settled()
+            assert acted
+            assert await entries(controller, segments) == acted
+            segments.grows = False
+            # The next cycles free what was truncated, when its grace ends.
+            for _ in range(2):
+                clock.ms += 10_000
+                await controller._loop.turn()
+            assert await audit_entries(controller, segments, "release")
+
+    asyncio.run(run())
+
+
+async def settled() -> None:
+    """Looks that do not wait for the next cycle are over."""
+    for _ in range(500):
+        await asyncio.sleep(0)

@@ -213,6 +213,7 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
     # If another controller deleted the stream again, this is the record of the new deletion.
     await ctx.metadata.remove_if_unchanged([found.remove()])
     ctx.attention.kept(name)
+    ctx.attention.dirty(name)
     return ended
 
 

@@ -100,6 +100,7 @@ async def finish_undo(ctx: Context, view: StreamView, moved_back: list[RestoredS
     )
     await restoring.finish()
     ctx.attention.kept(view.name)
+    ctx.attention.dirty(view.name)
     return ended
 
 

@@ -115,9 +115,11 @@ class RetentionLoop:
         self._due.set(name, at_ms)
 
     def kept(self, name: StreamName) -> None:
-        """Truncated bytes of the stream are kept: the next look finds out until when."""
+        """Truncated bytes of the stream are kept: the next look finds out until when.
+
+        It is not marked dirty. Otherwise each truncation of a stream that is appended to would cause the next one.
+        """
         self._kept.set(name, 0)
-        self.dirty(name)
 
     # --- background runs -------------------------------------------------------------------------------------------
 

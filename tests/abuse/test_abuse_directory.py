@@ -25,7 +25,7 @@ NO_PORTS = ["--controller-port", "0", "--store-port", "0", "--http-port", "0"]
 
 
 def make(data):
-    """A store that was written to, all of it tiered, and closed: its log has none of the events any more."""
+    """A closed store whose events are all in tier 2: its log has none of them any more."""
 
     async def main():
         async with open_runtime(EmbeddedSettings(data=data)) as runtime:

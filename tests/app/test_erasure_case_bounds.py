@@ -90,16 +90,16 @@ def test_a_stream_that_gets_matching_events_all_the_time_does_not_keep_a_case_fr
     for one in (stream, *others):
         fill(one, 20)
     search = store._inner.controller.cases._search
-    settle, late = search._settle, itertools.count()
+    settle, calls = search._settle, itertools.count()
 
-    async def settled_late(case, view, stored):
+    async def settle_after_a_write(case, view, stored):
         if str(view.name) == "s/t":
-            assert next(late) < 10
+            assert next(calls) < 10
             async with store._inner.stream("s/t").writer() as writer:
                 await writer.write(SECRET + b" again", key="k")
         return await settle(case, view, stored)
 
-    monkeypatch.setattr(search, "_settle", settled_late)
+    monkeypatch.setattr(search, "_settle", settle_after_a_write)
     store.cases().open("s", [SECRET.decode()], case="c", **WHO)
     store.cases().look("c")
     assert [hits_of(events_of(other)) for other in others] == [[], []]

@@ -1,4 +1,4 @@
-"""A cycle of a stream that is appended to all the time: each rule acts once, and the next cycle goes on."""
+"""Cycles of a stream that is appended to all the time: each rule acts once in a cycle, and the next cycle continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICIES = {
 
 
 class Growing(MemorySegments):
-    """Somebody appends whenever records change, so whenever a cycle has done something."""
+    """Each change of records appends data, so each step of a cycle finds the stream grown."""
 
     grows = False
 
@@ -44,7 +44,7 @@ async def entries(controller: Controller, segments: MemorySegments) -> list[tupl
 
 
 @pytest.mark.parametrize("kind", POLICIES)
-def test_each_rule_acts_once_in_a_cycle_and_the_next_one_goes_on(kind: str) -> None:
+def test_each_rule_acts_once_in_a_cycle_and_the_next_cycle_continues(kind: str) -> None:
     async def run() -> None:
         segments, clock = Growing(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
@@ -63,14 +63,14 @@ def test_each_rule_acts_once_in_a_cycle_and_the_next_one_goes_on(kind: str) -> N
                 assert done.frees_bytes >= 3_000
                 assert done.frees_bytes == sum(step.frees_bytes for step in done.steps)
             await controller.retention.run(STREAM)
-            # At rest, the limit is met as if nobody had ever written meanwhile.
+            # Once writes end, the limit is met as if nobody had written during a cycle.
             assert (await controller.streams.describe(STREAM)).size_bytes == 1_000
             assert (await controller.retention.plan(STREAM)).frees_bytes == 0
 
     asyncio.run(run())
 
 
-def test_what_is_left_to_the_next_cycle_is_looked_at_there() -> None:
+def test_what_is_left_to_the_next_cycle_is_performed_there() -> None:
     async def run() -> None:
         segments, clock = Growing(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:

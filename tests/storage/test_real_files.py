@@ -318,7 +318,7 @@ def test_a_large_file_is_removed_with_all_of_its_space(tmp_path: Path) -> None:
                 with (tmp_path / "large").open("rb") as reader:
                     await files.unlink("large")
                     assert not (tmp_path / "large").exists()
-                    # Its space goes at once, even if somebody has it open.
+                    # Its space is freed even while somebody has it open.
                     assert os.fstat(reader.fileno()).st_size <= 1 << 20
             await files.unlink("large")
 

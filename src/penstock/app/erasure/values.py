@@ -11,7 +11,7 @@ from penstock.model.values.dataclass import dataclass
 
 VALUES_MAX = 1_000_000  # values of one erasure; their set stays in memory
 _SCANNED_MAX = 10_000  # values searched as bytes, each of which costs a pass over every file
-_WINDOW_BYTES = 8 << 20  # of a file that is searched, in memory at once
+_WINDOW_BYTES = 8 << 20  # how much of a searched file is in memory at once
 _VALUE_MIN = 4  # bytes; shorter values occur in files by chance
 
 
@@ -108,7 +108,7 @@ def find_values(
 def _first_positions(file: BinaryIO, wanted: Sequence[tuple[int, bytes]]) -> tuple[dict[int, int], int]:
     """The first position of each value, by its line, and the size of the file.
 
-    The file is not mapped: a store that runs may shorten it meanwhile, and a mapping would then end this process.
+    The file is not mapped: a running store may shorten it meanwhile, and reading the mapping would then kill this process.
     """
     overlap = max((len(value) for _, value in wanted), default=1) - 1
     found: dict[int, int] = {}

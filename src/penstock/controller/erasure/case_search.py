@@ -50,7 +50,7 @@ SEGMENTS_MAX = 1000
 _POLL_S = 0.05
 _POLL_MAX_S = 1.0
 _TRIES = 5  # failed attempts of an erasure after which the case reports what it waits for
-_TAILS_MAX = 2  # how often a search goes on to a new tail
+_NEW_TAILS_MAX = 2  # how often a search continues to a new tail
 
 Note = Callable[[str, str, int], None]
 """Called with the phase, the stream, and the bytes that were just searched."""
@@ -68,7 +68,7 @@ class Case:
 @dataclass(slots=True)
 class Found:
     """What a search has found: offsets of events, the searched bytes, and why some of them cannot be searched. ``bounds``:
-    what it may search."""
+    the bytes that it may search."""
 
     reached: Searched
     bounds: Searched
@@ -168,7 +168,7 @@ class CaseSearch:
         time must not keep the other streams and cases waiting. The next pass finds the rest. Returns how many events
         were found, and the holds that defer their erasure. Raises UnavailableError, and what reading raises.
         """
-        found = goes_on = 0
+        found = new_tails = 0
         within: Searched | None = None
         while True:
             stored = await self.load(case.id, view)
@@ -179,8 +179,8 @@ class CaseSearch:
                 if holds:
                     return found, holds
                 continue
-            to_note = partial_note(note, "search", view)
-            hits = await self._find(case.matcher, view, record.searched, to_note, within=within)
+            note_bytes = partial_note(note, "search", view)
+            hits = await self._find(case.matcher, view, record.searched, note_bytes, within=within)
             if not hits.positions:
                 proved = hits.reached if case.record.state.is_proved else record.proved
                 # What was skipped counts as searched, so no later search meets it again.
@@ -188,9 +188,9 @@ class CaseSearch:
                 done = replace(record, searched=hits.reached, proved=proved, skipped=skipped)
                 if done != record:
                     await self._ctx.metadata.put(stored.put(done))
-                if within is None or goes_on == _TAILS_MAX:
+                if within is None or new_tails == _NEW_TAILS_MAX:
                     return found, ()
-                within, goes_on = None, goes_on + 1
+                within, new_tails = None, new_tails + 1
                 continue
             within = within or hits.bounds
             if not await self._ask(case, view, stored, hits):

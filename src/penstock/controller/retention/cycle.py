@@ -52,21 +52,21 @@ _HOLDS_NAMED = 100
 
 
 class _Look:
-    """The decisions about one stream in one cycle. ``ended``: the next one is left to the next cycle."""
+    """The decisions about one stream in one cycle. ``ended``: what is due now is left to the next cycle."""
 
     def __init__(self) -> None:
         self.decisions: list[RetentionDecision] = []
         self.ended = False
         self._tail: Positions | None = None
 
-    def made(self, found: Snapshot, decision: RetentionDecision) -> None:
-        """The decision about these facts was performed."""
+    def note_performed(self, found: Snapshot, decision: RetentionDecision) -> None:
+        """Record that the decision about these facts was performed."""
         self.decisions.append(decision)
         if self._tail is None:
             self._tail = found.tail.positions
 
-    def is_over(self, found: Snapshot, decision: RetentionDecision) -> bool:
-        """Whether the stream was appended to since the first decision, and this one only goes on after the new data."""
+    def only_chases(self, found: Snapshot, decision: RetentionDecision) -> bool:
+        """Whether the stream has grown since the first decision, and this one only repeats rules that have acted."""
         grew = self._tail is not None and found.tail.positions != self._tail
         return grew and only_repeats(self.decisions, decision)
 
@@ -83,8 +83,8 @@ class RetentionCycle:
         """Decide and perform until nothing is due, and return what was done.
 
         What is due only because of appends in the meantime is left to the next cycle. ``frequency_ms``: how often to
-        record the tail, at most; 0: now in any case. If this fails or is cancelled, the decisions before are performed
-        whole. Raises: ScopeNotFoundError, StreamNotFoundError.
+        record the tail, at most; 0: now in any case. If this fails or is cancelled, the decisions made before are
+        performed in full. Raises: ScopeNotFoundError, StreamNotFoundError.
         """
         with spanning("retention cycle", attributes={"messaging.destination.name": str(name)}) as span:
             done = await self._ctx.tasks.run(self._run(name, frequency_ms))
@@ -118,7 +118,7 @@ class RetentionCycle:
             await self._report_faults(found)
             await self._report_held(found, decision, now_ms)
             # If the whole stream is deleted, no other step is needed.
-            if not (deletes and decision.deletes_stream) and not look.is_over(found, decision):
+            if not (deletes and decision.deletes_stream) and not look.only_chases(found, decision):
                 await Steps(ctx, found, decision).perform()
             return found, decision, stamp
 
@@ -126,13 +126,13 @@ class RetentionCycle:
             found, decision, stamp = await changing(lambda: attempt(deletes=True))
             if decision.deletes_stream:
                 if await delete_idle(ctx, name, found, self._limits):
-                    look.made(found, decision)
+                    look.note_performed(found, decision)
                     return decision, True
                 found, decision, stamp = await changing(lambda: attempt(deletes=False))
-            if look.is_over(found, decision):
+            if look.only_chases(found, decision):
                 look.ended = True
             else:
-                look.made(found, decision)
+                look.note_performed(found, decision)
                 await self._limits.push(found, decision.writers, stamp=stamp)
         return decision, False
 

@@ -65,7 +65,7 @@ class Settlement:
     """At least one decision, in the order in which they are made.
 
     After each but the last, more may be due. After the last one nothing is due, unless ``STEPS_MAX`` were made or the
-    stream was appended to.
+    stream grew meanwhile.
     """
 
     decisions: Sequence[RetentionDecision]
@@ -176,16 +176,16 @@ def goes_on(decision: RetentionDecision, made: int) -> bool:
     return decision.moves_on and not decision.deletes_stream and made < STEPS_MAX
 
 
-def only_repeats(made: Sequence[RetentionDecision], decision: RetentionDecision) -> bool:
-    """Whether the decision takes something, and only by rules by which one of those before took something."""
-    acted = {rule for item in made for rule in _rules_of(item)}
+def only_repeats(earlier: Sequence[RetentionDecision], decision: RetentionDecision) -> bool:
+    """Whether the decision takes something, and each of its rules has taken something in an earlier one."""
+    acted = {rule for item in earlier for rule in _rules_of(item)}
     return decision.takes and not decision.deletes_stream and acted.issuperset(_rules_of(decision))
 
 
 def _rules_of(decision: RetentionDecision) -> list[RetentionRule]:
-    moved = [item.rule for item in (*decision.expirations, *decision.evictions)]
-    moved += [item.rule for item in decision.drops]
-    return [*moved, decision.rule] if decision.moves_head else moved
+    rules = [item.rule for item in (*decision.expirations, *decision.evictions)]
+    rules += [item.rule for item in decision.drops]
+    return [*rules, decision.rule] if decision.moves_head else rules
 
 
 def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:

@@ -17,8 +17,8 @@ from penstock.ports.files import Buffer
 _IOV_MAX = 1024  # buffers of one call, the limit of Linux
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NOT_CACHED = frozenset((errno.EAGAIN, errno.EOPNOTSUPP))
-_STEP_BYTES = 1 << 20  # how much of a file gives its space back at once
-_STEP_PAUSE_S = 0.001  # between two steps: syncs of other files come in between
+_STEP_BYTES = 1 << 20  # how much of a file is freed at once
+_STEP_PAUSE_S = 0.001  # between two steps, so that syncs of other files need not wait
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02  # flags of fallocate, from falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -152,8 +152,8 @@ def read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
 def remove_file(path: Path) -> None:
     """Remove a file. No error if it is missing. Blocks. Raises OSError.
 
-    The name goes first, all at once. The space of a large file then goes in steps: ext4 with ``discard`` takes 5 ms for
-    16 MiB, and a sync of another file that meets them waits as long.
+    The name is removed first. The space of a large file is then freed in steps: ext4 with ``discard`` takes 5 ms for
+    16 MiB, and a sync of another file at that moment waits as long.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -163,7 +163,7 @@ def remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
         found = os.fstat(descriptor)
-        # If it has another name, its bytes stay.
+        # A file that has another name keeps its bytes.
         if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
             # The file is removed already. A full file system that copies on write may refuse to shorten it.
             with suppress(OSError):
@@ -171,12 +171,12 @@ def remove_file(path: Path) -> None:
                     os.ftruncate(descriptor, size)
                     time.sleep(_STEP_PAUSE_S)
     finally:
-        # The rest of the space goes here, all of it if the steps failed.
+        # This frees the rest of the space, and all of it if the first step failed.
         os.close(descriptor)
 
 
 def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
-    """Return the bytes to the disk, if its file system can, in steps as ``remove_file``. Blocks. Raises StorageFullError,
+    """Free the bytes on disk, if the file system can, in steps as ``remove_file`` does. Blocks. Raises StorageFullError,
     OSError."""
     for start in range(offset, offset + length, _STEP_BYTES):
         if start > offset:

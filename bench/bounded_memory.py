@@ -372,7 +372,7 @@ def _write_all(server: ServerProcess, total: int, sizes: Sequence[int], label: s
 
 def recovery(bench: Bench) -> None:
     """A server killed with a log of 1 KiB records that tier 2 has nothing of, and started again."""
-    total = bench.count(192 << 20)
+    total = bench.count(3072) * _BATCH_RECORDS * _RECORD_BYTES  # 192 MiB
     server = bench.server("recovery", "--log", "1GiB")
     with server:
         empty = cpu_s_of(pid_of(server))
@@ -405,10 +405,12 @@ def recovery(bench: Bench) -> None:
 
 _LOGGED = "many/small/0.#epoch.0"
 _DIED = 9
+_RECORD_BYTES = 1024
+_BATCH_RECORDS = 64
 
 
-def fill_log(data: str, total: int, record_bytes: int = 1024) -> None:
-    """Write records to a store that neither tiers nor checkpoints, and die."""
+def fill_log(data: str, total: int, record_bytes: int = _RECORD_BYTES) -> None:
+    """Write whole batches of records to a store that neither tiers nor checkpoints, and die."""
     own = budgets.store_settings
 
     def settings(given: EmbeddedSettings) -> StoreSettings:
@@ -428,7 +430,7 @@ def fill_log(data: str, total: int, record_bytes: int = 1024) -> None:
             writer = UUID(int=1)
             await runtime.segments.setup_append(_LOGGED, writer)
             block = event(bytes(record_bytes - 8))
-            for start in range(0, total // record_bytes, 64):
+            for start in range(0, total // record_bytes, _BATCH_RECORDS):
                 await asyncio.gather(
                     *(
                         runtime.segments.append(
@@ -440,7 +442,7 @@ def fill_log(data: str, total: int, record_bytes: int = 1024) -> None:
                                 previous=number - 1 if number else NO_EVENT,
                             )
                         )
-                        for number in range(start, start + 64)
+                        for number in range(start, start + _BATCH_RECORDS)
                     )
                 )
             os._exit(_DIED)

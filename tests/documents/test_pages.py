@@ -130,6 +130,23 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         assert given <= known_options(line), line
 
 
+MODULE_RUN = re.compile(r"python -m ((?:penstock|tests|bench)(?:\.\w+)*)")
+
+
+def test_modules_that_pages_and_code_run_exist() -> None:
+    code = [file for folder in ("src", "tests", "bench", "scripts") for file in (ROOT / folder).rglob("*.py")]
+    named = {name for file in PAGES + FRONT + code for name in MODULE_RUN.findall(file.read_text(encoding="utf-8"))}
+    assert "penstock.testing.simulation" in named
+    missing = {name for name in named if name.islower() and not has_module(name)}
+    assert missing == set()
+
+
+def has_module(name: str) -> bool:
+    """Whether ``python -m`` finds something to run: a module, or a package with ``__main__``."""
+    place = Path("src" if name.startswith("penstock") else ".", *name.split("."))
+    return (ROOT / place).with_suffix(".py").is_file() or (ROOT / place / "__main__.py").is_file()
+
+
 CALLED = re.compile(r"(?<![\w./'-])penstock ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
 """A command in a text of the code, with its subcommand."""
 

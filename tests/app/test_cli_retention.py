@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from retention_fakes import FIRST, NOW_MS, FakeController, FakeStream
 
 from penstock.app.cli import audit, holds, planned_facts, retention, subscribers
-from penstock.app.cli.common.words import decision_words, moment, parse_moment, value_words
+from penstock.app.cli.common.words import decision_words, moment, parse_moment, range_words, value_words
 from penstock.app.cli.main import main
 from penstock.codec.control.policy_document import decode_document, encode_document
+from penstock.model.answers.explanation import ExplainedRange
 from penstock.model.answers.plan import Writers
 from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
@@ -287,6 +288,12 @@ def test_plan_says_what_goes_later_or_with_a_change_and_changes_nothing(penstock
     assert "s/g: loses unread data, 300 B, 30 events, by maximum" in out
     assert json.loads(penstock("retention", "plan", "s/t", "--json")[1])["frees_bytes"] == 0
     assert world.set_calls == 0
+
+
+def test_data_that_is_due_has_no_time_until_which_it_is_kept() -> None:
+    held = ExplainedRange(kind="hold", name="case-7", bytes=1, start=None, end=None, release_ms=NOW_MS)
+    assert range_words(held).endswith("at the earliest")
+    assert range_words(replace(held, kind="due", name="")).endswith("the next cycle deletes it")
 
 
 def test_explain_run_undo_reclaim_and_forecast_speak(penstock: Run, world: FakeController) -> None:

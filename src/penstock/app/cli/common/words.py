@@ -165,7 +165,10 @@ def range_words(item: ExplainedRange) -> str:
     """One range of ``explain``: its size, its holder, and when it may go."""
     whose = f"{f' of {item.owner}' if item.owner else ''}{f': {item.reason}' if item.reason else ''}"
     said = f"{_holder_words(item)}{whose}"
-    return said if item.release_ms is None else f"{said}, until {moment(item.release_ms)} at the earliest"
+    # The time of data that is due is the time of this answer: "the next cycle deletes it" says when.
+    if item.release_ms is None or item.kind == "due":
+        return said
+    return f"{said}, until {moment(item.release_ms)} at the earliest"
 
 
 def _holder_words(item: Holding | ExplainedRange) -> str:

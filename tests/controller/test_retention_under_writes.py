@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from byte_limits import keeping
-from controller_world import QUIET, STREAM, audit_entries, join, name_of, quota, seg, with_stream
+from controller_world import QUIET, STREAM, audit_entries, join, name_of, publish, quota, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
-from penstock.model.retention import OnExceed
+from penstock.core.retention.facts import RetentionRule
+from penstock.model.retention import Backlog, Idle, IdleWhen, OnExceed, PolicyDocument, Retain
 from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
@@ -116,3 +119,73 @@ async def settled() -> None:
     """Looks that do not wait for the next cycle are over."""
     for _ in range(500):
         await asyncio.sleep(0)
+
+
+def between_decisions(controller: Controller, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> None:
+    """Do the work after the first decision of each cycle."""
+    cycle = controller._loop._cycle
+    step = cycle._step
+
+    async def interrupted(name, frequency_ms, look):
+        if len(look.decisions) == 1:
+            await work()
+        return await step(name, frequency_ms, look)
+
+    monkeypatch.setattr(cycle, "_step", interrupted)
+
+
+def test_a_decision_that_would_empty_the_stream_is_due_at_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+
+            async def read_all() -> None:
+                segments.write(name_of(ONE), b"x" * 40, event_bytes=4)
+                await publish(controller, "g", {ONE: 4_040})
+
+            await controller.policies.set(STREAM, keeping(min_bytes=0))
+            segments.write(name_of(ONE), b"x" * 4_000, event_bytes=4)
+            await join(controller, "g", {ONE: 2_000})
+            between_decisions(controller, monkeypatch, read_all)
+            await controller.retention.run(STREAM)
+            assert (await controller.streams.describe(STREAM)).size_bytes == 2_040
+            due_ms = controller._loop._due.first()
+            assert due_ms is not None
+            assert due_ms <= controller._ctx.retention_clock.now_ms()
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_is_not_deleted_after_all_keeps_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LateWriter(MemorySegments):
+        late = b"x" * 40
+
+        async def limit_appends(self, limits) -> None:
+            if self.late and any(limit.reason.get("rule") == RetentionRule.IDLE_STREAM.value for limit in limits):
+                self.write(name_of(ONE), self.late, event_bytes=4)
+                self.late = b""
+            await super().limit_appends(limits)
+
+    async def run() -> None:
+        segments, clock = LateWriter(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+
+            async def read_all() -> None:
+                await publish(controller, "g", {ONE: 4_000})
+                clock.ms += 200_000
+
+            document = PolicyDocument(
+                retain=Retain(min_bytes=0),
+                backlog=Backlog(on_exceed=OnExceed.HOLD, max_bytes=5_000),
+                idle=Idle(stream_s=100, stream_when=IdleWhen.CAUGHT_UP),
+            )
+            await controller.policies.set(STREAM, document)
+            segments.write(name_of(ONE), b"x" * 4_000, event_bytes=4)
+            await join(controller, "g", {ONE: 2_000})
+            between_decisions(controller, monkeypatch, read_all)
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
+            assert segments.late == b""
+            assert segments.limits[str(STREAM)].total_bytes == 9_000
+
+    asyncio.run(run())

@@ -100,7 +100,7 @@ class RetentionCycle:
                 ctx.attention.due(name, None)
                 break
             if look.ended or not decision.moves_on or len(look.decisions) == STEPS_MAX:
-                again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
+                again_ms = ctx.retention_clock.now_ms() if look.ended or decision.moves_on else decision.next_due_ms
                 ctx.attention.due(name, again_ms)
                 break
         return run_of(str(name), Settlement(decisions=look.decisions))
@@ -118,7 +118,7 @@ class RetentionCycle:
             await self._report_faults(found)
             await self._report_held(found, decision, now_ms)
             # If the whole stream is deleted, no other step is needed.
-            if not (deletes and decision.deletes_stream) and not look.only_chases(found, decision):
+            if not (deletes and (decision.deletes_stream or look.only_chases(found, decision))):
                 await Steps(ctx, found, decision).perform()
             return found, decision, stamp
 
@@ -128,12 +128,13 @@ class RetentionCycle:
                 if await delete_idle(ctx, name, found, self._limits):
                     look.note_performed(found, decision)
                     return decision, True
+                # Performed in any case: the attempt to delete the stream has lifted its limit.
                 found, decision, stamp = await changing(lambda: attempt(deletes=False))
-            if look.only_chases(found, decision):
+            elif look.only_chases(found, decision):
                 look.ended = True
-            else:
-                look.note_performed(found, decision)
-                await self._limits.push(found, decision.writers, stamp=stamp)
+                return decision, False
+            look.note_performed(found, decision)
+            await self._limits.push(found, decision.writers, stamp=stamp)
         return decision, False
 
     async def _report_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:

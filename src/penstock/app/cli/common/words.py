@@ -260,8 +260,13 @@ def most_held_first(fields: Mapping[str, Any]) -> tuple[int, int, str, str]:
 
 
 def span(times_ms: Sequence[Any]) -> str:
-    """From when to when."""
-    return " to ".join(moment(at) if isinstance(at, int) else "?" for at in times_ms)
+    """From when to when; each may be unknown."""
+    first, last = times_ms
+    if first is None and last is None:
+        return "at an unknown time"
+    if first is None or last is None:
+        return f"until {moment(last)}" if first is None else f"since {moment(first)}"
+    return f"{moment(first)} to {moment(last)}"
 
 
 def facts_words(facts: Mapping[str, Any]) -> dict[str, object]:

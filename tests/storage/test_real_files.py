@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -375,5 +376,26 @@ def test_a_hole_has_exactly_the_bounds_that_were_asked_for(start: int, end: int,
             assert (tmp_path / "file").read_bytes() == data[:start] + bytes(end - start) + data[end:]
             used = (tmp_path / "file").stat().st_blocks * 512
             assert used <= len(data) - (end - start) + (64 << 10)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10, 30])
+def test_a_removal_that_is_cancelled_frees_all_of_the_space(turns: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            files = RealFiles(tmp_path, offload)
+            (tmp_path / "large").write_bytes(bytes(32 << 20))
+            before = len(os.listdir("/proc/self/fd"))
+            removal = asyncio.create_task(files.unlink("large"))
+            for _ in range(turns):
+                await asyncio.sleep(0.0005)
+            removal.cancel()
+            with suppress(asyncio.CancelledError):
+                await removal
+        # What ran in a thread has ended with the pool: no descriptor is left that keeps the space.
+        assert len(os.listdir("/proc/self/fd")) <= before
+        if turns:
+            assert list(tmp_path.iterdir()) == []
 
     asyncio.run(run())

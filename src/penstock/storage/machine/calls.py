@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +15,6 @@ from penstock.ports.files import Buffer
 _IOV_MAX = 1024  # buffers of one call, the limit of Linux
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NOT_CACHED = frozenset((errno.EAGAIN, errno.EOPNOTSUPP))
-_STEP_BYTES = 1 << 20  # how much of a file is freed at once
-_STEP_PAUSE_S = 0.001  # between two steps, so that syncs of other files need not wait
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02  # flags of fallocate, from falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -149,42 +145,8 @@ def read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
     return bytes(buffer) if count == length else None
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file. No error if it is missing. Blocks. Raises OSError.
-
-    The name is removed first. The space of a large file is then freed in steps: ext4 with ``discard`` takes 5 ms for
-    16 MiB, and a sync of another file at that moment waits as long.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        path.unlink(missing_ok=True)
-        return
-    try:
-        path.unlink(missing_ok=True)
-        found = os.fstat(descriptor)
-        # A file that has another name keeps its bytes.
-        if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
-            # The file is removed already. A full file system that copies on write may refuse to shorten it.
-            with suppress(OSError):
-                for size in range((found.st_size - 1) // _STEP_BYTES * _STEP_BYTES, 0, -_STEP_BYTES):
-                    os.ftruncate(descriptor, size)
-                    time.sleep(_STEP_PAUSE_S)
-    finally:
-        # This frees the rest of the space, and all of it if the first step failed.
-        os.close(descriptor)
-
-
 def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
-    """Free the bytes on disk, if the file system can, in steps as ``remove_file`` does. Blocks. Raises StorageFullError,
-    OSError."""
-    for start in range(offset, offset + length, _STEP_BYTES):
-        if start > offset:
-            time.sleep(_STEP_PAUSE_S)
-        _punch(descriptor, path, start, min(_STEP_BYTES, offset + length - start))
-
-
-def _punch(descriptor: int, path: str, offset: int, length: int) -> None:
+    """Free the bytes on disk, if the file system can. Blocks. Raises StorageFullError, OSError."""
     if _libc.fallocate64(descriptor, _KEEP_SIZE_AND_PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
         return
     number = ctypes.get_errno()

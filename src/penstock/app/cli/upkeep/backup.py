@@ -145,9 +145,10 @@ def _lines(manifest: Manifest) -> list[str]:
             f"  {counted(len(manifest.missing), 'chunk')} missing in the store, so their events cannot be read"
         )
     if manifest.unreadable:
+        more = len(manifest.unreadable) - _SHOWN_MAX
+        shown = [*manifest.unreadable[:_SHOWN_MAX], *([f"and {more} more"] if more > 0 else [])]
         lines.append(
-            f"  {counted(len(manifest.unreadable), 'record')} cannot be read, and in the backup as in the store: "
-            + ", ".join(manifest.unreadable[:_SHOWN_MAX])
+            f"  {counted(len(manifest.unreadable), 'record')} cannot be read, copied unchanged: {', '.join(shown)}"
         )
     return lines
 

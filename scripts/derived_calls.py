@@ -44,8 +44,11 @@ class DerivedCalls(griffe.Extension):
         """Replace the attributes by methods, once the whole package is known."""
         for module in pkg["client.blocking"].modules.values():
             for kind in module.classes.values():
+                if kind.is_alias:  # imported from another module
+                    continue
                 for method in kind.functions.values():
-                    described(method)
+                    if not method.is_alias:
+                        described(method)
                 for name, attribute in list(kind.attributes.items()):
                     method = None if attribute.is_alias else derived(attribute)
                     if method is not None:

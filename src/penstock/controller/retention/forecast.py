@@ -6,6 +6,7 @@ from penstock.controller.context import Context
 from penstock.controller.retention.cycle import load_subscribers
 from penstock.controller.retention.points import load_points
 from penstock.controller.retention.policies import load_levels
+from penstock.controller.streams.cuts import asked_again
 from penstock.controller.streams.tails import head_positions, load_tail
 from penstock.core.cuts.order import at_or_after, size_till
 from penstock.core.retention.forecast import POINTS_MAX, Filling, Point, rates
@@ -15,11 +16,12 @@ from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy
 
 
+@asked_again
 async def forecast(ctx: Context, name: StreamName) -> Forecast:
     """Return the rates, what they fill and when, and the history for plots.
 
     Times are of the retention clock. A quota is compared with the subscriber that is furthest behind. Raises:
-    ScopeNotFoundError, StreamNotFoundError.
+    ScopeNotFoundError, StreamNotFoundError, UnavailableError.
     """
     view, head, history, tail = await load_tail(ctx, name)
     now_ms = ctx.retention_clock.now_ms()

@@ -6,6 +6,7 @@ from penstock.codec.control.truncations import GraceState
 from penstock.controller.context import Context
 from penstock.controller.grace.records import load_grace
 from penstock.controller.retention.holds import holds_of, to_facts
+from penstock.controller.streams.cuts import asked_again
 from penstock.controller.streams.tails import head_positions
 from penstock.core.segments.reclaim import KeptRange, ReclaimFacts, SegmentFacts
 from penstock.core.segments.reclaim import reclaim_report as account_of
@@ -14,6 +15,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.ports.data.space import SegmentSpace
 
 
+@asked_again
 async def reclaim_report(ctx: Context, name: StreamName) -> ReclaimReport:
     """The current report; its sums equal those of ``spaces``. Raises ScopeNotFoundError, StreamNotFoundError."""
     view, head = await ctx.streams.get_with_head(name)

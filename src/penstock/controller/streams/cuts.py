@@ -12,7 +12,7 @@ from penstock.core.cuts.check import check_lengths, check_position, check_same_s
 from penstock.core.cuts.order import Positions
 from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
+from penstock.model.errors import InvalidCutError, SegmentNotFoundError, TruncatedError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.ports.data.segments import Segments
 
@@ -61,19 +61,25 @@ async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> 
 
 
 def asked_again(question: Q) -> Q:
-    """Wrap a query that reads a stream without its lock: it starts again if the head moves meanwhile.
+    """Wrap a query that reads a stream without its lock: it starts again if the head moves meanwhile, or if the stream is
+    scaled and a record that is read later has a cut in the new segments, as of a subscriber.
 
-    For queries without a position: the caller cannot be the cause. Raises UnavailableError if the head moves in each of
-    several tries; what ``question`` raises otherwise.
+    Raises UnavailableError if the head moves in each of several tries; what ``question`` raises otherwise.
     """
 
     @wraps(question)
     async def answered(owner: object, stream: StreamName, *args: Any, **options: Any) -> object:
+        unknown: InvalidCutError | None = None
         for _ in range(_TRIES):
             try:
                 return await question(owner, stream, *args, **options)
             except (SegmentNotFoundError, TruncatedError):
                 continue
+            except InvalidCutError as error:
+                # From the caller or from a damaged record, it stays.
+                unknown = error
+        if unknown is not None:
+            raise unknown
         raise UnavailableError("stream is truncated faster than it can be read", stream=str(stream))
 
     return cast("Q", answered)

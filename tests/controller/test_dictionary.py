@@ -124,6 +124,9 @@ async def live(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
         await deletions(controller, disks, store, monkeypatch)
         await store.flush()
         await gaps(controller)
+        await store.create_segment("s/leased")
+        await store.lease_chunks(["s/leased"], UUID(int=9), until_ms=disks.clock.ms + 1000)
+        await store.delete("s/leased")
 
 
 async def policies_and_holds(controller: Controller, disks: Disks) -> None:

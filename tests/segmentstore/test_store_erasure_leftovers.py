@@ -11,9 +11,10 @@ from importer import PARENT, TXN, write_chunks
 from store_world import append, run
 
 from penstock.codec.events import frame_events
+from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import decode_records, index_name
 from penstock.core.segments.garbage import is_marker
-from penstock.model.errors import UnavailableError
+from penstock.model.errors import SegmentNotFoundError, UnavailableError
 
 PLAIN = [b"ordinary %d" % number for number in range(30)]
 SMALL = {"containers": 1, "flush_bytes": 2000, "chunk_bytes": 60_000}
@@ -111,6 +112,73 @@ def test_an_erasure_takes_no_leased_orphan_of_another_segment():
         offset = (await write(world.store, NAME, [SECRET]))[0]
         await erased(world, NAME, offset)
         assert await world.chunks.read(orphan.name, 0, 4) == b"data"
+
+    run(scenario, **SMALL)
+
+
+async def leased_orphan(world, name):
+    """A segment with four bytes, leased; a chunk that held them, whose row a crash has taken."""
+    await world.store.create_segment(name)
+    await append(world.store, name, b"data")
+    await tier(world)
+    (orphan,) = await world.store.chunk_ranges(name, 0, 4)
+    await world.store.lease_chunks([name], world.rng.uuid(), until_ms=world.clock.now_ms() + 60_000)
+    await world.crash()
+    return orphan.name
+
+
+async def erase_deleted(world, name):
+    with pytest.raises(SegmentNotFoundError):
+        await world.store.erase(name, [(0, 4)], erasure="e1")
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_an_erasure_of_a_deleted_segment_takes_leased_orphans_of_this_segment_only(reopened):
+    async def scenario(world):
+        orphans = [await leased_orphan(world, name) for name in (NAME, "other")]
+        for name in (NAME, "other"):
+            await world.store.delete(name)
+        if reopened:
+            await world.store.flush()
+            await world.crash()
+        await erase_deleted(world, NAME)
+        left = await world.chunks.list()
+        assert [name in left for name in orphans] == [False, True]
+        assert await world.chunks.read(orphans[1], 0, 4) == b"data"
+
+    run(scenario, **SMALL)
+
+
+@pytest.mark.parametrize("into", [NAME, "third"])
+def test_an_erasure_of_a_deleted_segment_takes_leased_orphans_of_what_was_merged_into_it(into):
+    async def scenario(world):
+        for name in (NAME, "third"):
+            await world.store.create_segment(name)
+        orphan = await leased_orphan(world, "other")
+        await world.store.seal("other")
+        await world.store.merge(into, "other")
+        for name in (NAME, "third"):
+            await world.store.delete(name)
+        await erase_deleted(world, NAME)
+        assert (orphan in await world.chunks.list()) == (into != NAME)
+
+    run(scenario, **SMALL)
+
+
+def test_the_name_of_a_deleted_segment_goes_with_the_last_lease_on_it():
+    async def scenario(world):
+        (container,) = world.store.containers
+        names = records.prefix(records.TAG_LEASED_NAME, container.index)
+        await world.store.create_segment(NAME)
+        leases = [world.rng.uuid() for _ in range(2)]
+        for lease in leases:
+            await world.store.lease_chunks([NAME], lease, until_ms=world.clock.now_ms() + 60_000)
+        await world.store.delete(NAME)
+        for lease, count in zip(leases, (1, 0), strict=True):
+            await world.store.release_lease(lease)
+            await world.store.flush()
+            (container,) = world.store.containers
+            assert len(await container.state.rows.scan_all(records.range_of(names), damaged=[])) == count
 
     run(scenario, **SMALL)
 

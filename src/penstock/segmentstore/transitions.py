@@ -302,6 +302,7 @@ class Transitions:
 
     def _vanish(self, segment: Segment) -> None:
         segment.gone = segment.next_gone = True
+        self._leases.gone(segment)
         segment.open_chunk = None
         segment.cache.clear()
         self._tiering.remove(segment)

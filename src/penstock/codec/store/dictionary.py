@@ -142,6 +142,13 @@ ROWS = (
         ends="nothing",
     ),
     Entry(
+        key="N{container}{uid}",
+        value="name of the segment, UTF-8",
+        one_for="each segment that was deleted or merged while a lease was on it; missing if an earlier version did so",
+        writers=("segmentstore.tiering.leases",),
+        ends="the end of the last lease on it",
+    ),
+    Entry(
         key="m{container}{uid}{name}",
         value="i64 wall clock, ms",
         one_for="each finished merge into the segment, by the name of its source",

@@ -42,8 +42,9 @@ TAG_COPY = b"y"
 TAG_LACKING = b"q"
 TAG_WRITERS = b"o"
 TAG_LEASES_LOGGED = b"L"
+TAG_LEASED_NAME = b"N"
 
-CATALOGUED = frozenset(b"nsakbtvmxfedolL")
+CATALOGUED = frozenset(b"nsakbtvmxfedolLN")
 """Tags of the rows that the catalogue of tier 2 repeats: all except garbage, and rows that concern this copy only."""
 
 STORE_KEY = TAG_STORE

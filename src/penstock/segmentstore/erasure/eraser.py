@@ -181,7 +181,7 @@ class Eraser:
     async def _wipe_deleted(self, name: str) -> None:
         """Overwrite and delete the files of a deleted segment, even if leased."""
         await self._settle(self._reclaimer.wipe_released(name))
-        await self._reclaimer.sweep(None)
+        await self._reclaimer.sweep(name, None)
 
     async def _erase(self, name: str, wanted: Sequence[Range], erasure: str) -> list[ErasedChunk]:
         state = self._state
@@ -205,7 +205,7 @@ class Eraser:
             erased = await self._erased_chunks(segment, wanted, erasure)
         if erased:
             await self._settle([item.name_before for item in erased])
-        await self._reclaimer.sweep(segment.uid)
+        await self._reclaimer.sweep(name, segment.uid)
         return erased
 
     async def _trim(self, segment: Segment, wanted: Sequence[Range]) -> None:

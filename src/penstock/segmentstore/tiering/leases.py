@@ -66,6 +66,10 @@ class Leases:
         self._old: dict[Key, None] = {}
         self._segments_of: dict[int, int] = {}
         """How many segments each lease holds."""
+        self._leases_on: dict[int, int] = {}
+        """How many leases hold each segment."""
+        self._gone: dict[int, str] = {}
+        """Names of leased segments that were deleted or merged. Nothing else knows whose chunks a crash has orphaned."""
         self._done: dict[int, set[int]] = {}
         """The tasks under a lease that are done, in memory only. After a restart the lease ends by time."""
 
@@ -85,8 +89,15 @@ class Leases:
             held = HeldLease(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
             self._hold(records.parse_lease_key(key), held)
         self._old = dict.fromkeys(self._held)
+        await self._recover_names()
         await self._begin_logging()
         return damaged
+
+    async def _recover_names(self) -> None:
+        """A damaged row counts as none: the name is unknown, so no lease keeps an orphan of the segment from an erasure."""
+        bounds = records.range_of(records.prefix(records.TAG_LEASED_NAME, self._state.index))
+        for key, value in await self._state.rows.scan_all(bounds, damaged=[]):
+            self._gone[records.parse_number(key[3:])] = value.decode()
 
     async def _begin_logging(self) -> None:
         """Leases of an earlier version are neither in the log nor in the catalogue: the next checkpoint adds them, together
@@ -185,7 +196,7 @@ class Leases:
         time after the next start."""
         for uid, held in before.items():
             key = (lease, uid)
-            if key in self._held:
+            if held is None and key in self._held:
                 self._drop(key)
             operations: list[codec.Change] = [codec.ReleaseLeaseOperation(lease=lease, uid=uid)]
             if held is not None:
@@ -219,6 +230,22 @@ class Leases:
                 if own is None or own.until_ms < held.until_ms:
                     self._put((lease, target.uid), held)
 
+    def gone(self, segment: Segment) -> None:
+        """The segment is deleted or merged. Its name is kept as long as a lease is on it."""
+        if segment.uid in self._leases_on:
+            self._gone[segment.uid] = segment.name
+            self._state.rows.put(self._name_key(segment.uid), segment.name.encode())
+
+    def may_hold(self, uid: int, name: str) -> bool:
+        """Whether an orphan of a segment that no longer exists may hold bytes of another one that no longer exists, of which
+        only the name is known: it may be this one, or may have been merged into it. Then all its leases went along.
+        """
+        mine = self._gone.get(uid)
+        if mine is None or mine == name:
+            return True
+        same = [other for other, known in self._gone.items() if known == name]
+        return all(any((lease, other) in self._held for other in same) for lease, on in self._held if on == uid)
+
     def drop_expired(self) -> None:
         """End leases that have expired by both clocks. Durable with the next checkpoint: after a crash they expire again."""
         now, now_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
@@ -231,17 +258,27 @@ class Leases:
 
     def _hold(self, key: Key, held: HeldLease) -> None:
         if key not in self._held:
-            self._segments_of[key[0]] = self._segments_of.get(key[0], 0) + 1
+            lease, uid = key
+            self._segments_of[lease] = self._segments_of.get(lease, 0) + 1
+            self._leases_on[uid] = self._leases_on.get(uid, 0) + 1
         self._held[key] = held
 
     def _drop(self, key: Key) -> None:
         del self._held[key]
-        lease = key[0]
+        lease, uid = key
+        self._leases_on[uid] -= 1
+        if not self._leases_on[uid]:
+            del self._leases_on[uid]
+            if self._gone.pop(uid, None) is not None:
+                self._state.rows.delete(self._name_key(uid))
         self._segments_of[lease] -= 1
         if not self._segments_of[lease]:
             del self._segments_of[lease]
             self._done.pop(lease, None)
         self._state.rows.delete(records.lease_key(self._state.index, *key))
+
+    def _name_key(self, uid: int) -> bytes:
+        return records.uid_key(records.TAG_LEASED_NAME, self._state.index, uid)
 
     async def durable(self, taken: Sequence[asyncio.Future[None]]) -> None:
         """Return when what ``take`` returned is durable. Raises what the log raised for one of them."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from penstock.codec.store import rows as records
 from penstock.core.segments.garbage import parse_chunk_name, parse_import_name
 from penstock.model.errors import CorruptDataError
 from penstock.segmentstore.repair.chunk_gaps import segments_with_gaps
 from penstock.segmentstore.state import ContainerState
+from penstock.segmentstore.tiering.leases import Leases
 
 _PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
@@ -51,13 +52,11 @@ async def lost_rows(state: ContainerState) -> CorruptDataError | None:
     )
 
 
-async def may_hold(state: ContainerState, leases: Iterable[tuple[int, int]], orphan: str, uid: int | None) -> bool:
+async def may_hold(state: ContainerState, leases: Leases, orphan: str, segment: str, uid: int | None) -> bool:
     """Whether an orphan may hold bytes of the segment: it belongs to the segment, or to a deleted one that may have merged
     into it. If only that other one is leased, there was no merge, because a merge moves leases along. ``uid`` None: the
     segment was deleted.
     The rows of a segment that was set aside are still there, though it may have been merged.
-
-    ``leases``: lease and segment of each.
     """
     name = parse_chunk_name(orphan) or parse_import_name(orphan)
     if name is None or name.uid == uid:
@@ -70,6 +69,6 @@ async def may_hold(state: ContainerState, leases: Iterable[tuple[int, int]], orp
     if (row is not None or damaged) and name.uid not in state.segments.aside:
         return False
     if uid is None:
-        return True
+        return leases.may_hold(name.uid, segment)
     held = set(leases)
     return all((lease, uid) in held for lease, leased in held if leased == name.uid)

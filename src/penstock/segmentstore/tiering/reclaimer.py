@@ -271,8 +271,8 @@ class Reclaimer:
         """Return once this opening has found all chunks that nothing names."""
         await self._scanned.wait()
 
-    async def sweep(self, uid: int | None) -> None:
-        """Overwrite and delete orphans that may hold erased bytes of this segment (None: of a deleted one). These are
+    async def sweep(self, name: str, uid: int | None) -> None:
+        """Overwrite and delete orphans that may hold erased bytes of this segment (``uid`` None: it was deleted). These are
         remains of failed writes, chunks of earlier openings whose row a crash lost, and chunks written for an import that
         was never adopted. No lease on the segment keeps them.
 
@@ -284,24 +284,24 @@ class Reclaimer:
         if self._scan_failed:
             await self.collect_orphans()
         if self._unscanned is not None:
-            await self._check_doubtful(self._unscanned, uid)
+            await self._check_doubtful(self._unscanned, name, uid)
         if self._scan_failed:
             raise UnavailableError("tier 2 cannot be listed, so its unused chunks are unknown; try again")
         async with self._lock:
             await self._wipe_each(self._writes.discarded, list(self._writes.discarded))
             await self._wipe_each(
                 self._orphans,
-                [chunk for chunk in list(self._orphans) if await may_hold(self._state, self._leases, chunk, uid)],
+                [one for one in list(self._orphans) if await may_hold(self._state, self._leases, one, name, uid)],
             )
             await self._garbage.sweep()
             # Copies deleted before the erasure were not overwritten: a power loss must not restore their names.
             await self._parts.chunks.sync_deletes(f"{self._state.index:x}")
 
-    async def _check_doubtful(self, why: CorruptDataError, uid: int | None) -> None:
+    async def _check_doubtful(self, why: CorruptDataError, name: str, uid: int | None) -> None:
         if self._doubtful is None:
             raise CorruptDataError(why.message, **why.fields)
         for chunk in self._doubtful:
-            if await may_hold(self._state, self._leases, chunk, uid):
+            if await may_hold(self._state, self._leases, chunk, name, uid):
                 raise CorruptDataError(why.message, **why.fields, chunk=chunk)
 
     async def _wipe_each(self, names: dict[str, None], chosen: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ Over the real segment store, but for what is counted or wide.
 from __future__ import annotations
 
 import asyncio
+import re
 import random
 
 import pytest
@@ -35,6 +36,7 @@ async def planned_and_run(controller: Controller) -> RetentionRun:
     assert asdict(plan).items() >= asdict(decision).items()
     # The explanation says who keeps the rest, too.
     assert explained.why.startswith(decision.why)
+    assert not (explained.frees_bytes and re.search(r"All [^.]+ are kept", explained.why)), explained.why
     assert asdict(explained).items() >= (asdict(decision) | {"why": explained.why}).items()
     assert before - await left(controller) == decision.frees_bytes
     return decision

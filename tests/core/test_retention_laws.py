@@ -158,6 +158,7 @@ def test_every_decision_can_be_read_by_people(situation: tuple[RetentionFacts, i
         assert re.fullmatch(r"([A-Z0-9](?:[^.{}]|\.\d)*\. ?)*", text), text
         assert "bytes" not in text, "a size has a unit that people read"
     assert (decision.stays == "") == (decision.held_by == ())
+    assert not (decision.frees_bytes and decision.stays.startswith("All ")), "not all is kept if some is deleted"
 
 
 @given(situations())

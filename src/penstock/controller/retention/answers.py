@@ -149,7 +149,7 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
     now_ms = ctx.retention_clock.now_ms()
     settlement = await settlement_of(ctx, found, now_ms=now_ms)
     run = asdict(run_of(str(name), settlement))
-    run["why"] = f"{settlement.why} {settlement.last.stays}".strip()
+    run["why"] = f"{settlement.why} {settlement.stays}".strip()
     ranges: Sequence[HeldRange] = ()
     release_ms: int | UnsetType | None = None
     gone: GoneData | UnsetType | None = None

@@ -113,6 +113,10 @@ class RetentionDecision:
     @property
     def stays(self) -> str:
         """What holds the remaining data, as a sentence; empty if nothing remains."""
+        return self.stays_of("The other" if self.frees_bytes else "All")
+
+    def stays_of(self, whole: str) -> str:
+        """As ``stays``. ``whole``: how the data begins that one holder keeps, "All" if nothing else is deleted."""
         held = self.held_by
         if not held:
             return ""
@@ -121,7 +125,7 @@ class RetentionDecision:
             return f"{total} are kept: {', '.join(f'{format_size(item.bytes)} {item.in_words()}' for item in held)}."
         # If no rule applies at all, ``why`` has said it.
         alone = held[0].kind in (HolderKind.NO_POLICY, HolderKind.UNREADABLE_POLICY)
-        return f"All {total} are kept{'' if alone else f' {held[0].in_words()}'}."
+        return f"{whole} {total} are kept{'' if alone else f' {held[0].in_words()}'}."
 
     def ranges(self) -> tuple[HeldRange, ...]:
         """The stream from head to tail, as ``penstock.core.retention.planner.explain`` returns it."""

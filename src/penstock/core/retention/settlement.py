@@ -125,6 +125,11 @@ class Settlement:
         return " ".join(item.why for item in self.steps) or self.decisions[0].why
 
     @property
+    def stays(self) -> str:
+        """What holds the data that remains after all decisions, as a sentence; empty if nothing remains."""
+        return self.last.stays_of("The other" if self.frees_bytes else "All")
+
+    @property
     def hurt(self) -> Sequence[str]:
         """Subscribers that are moved past unread data, or dropped, sorted."""
         moved = {item.subscriber for item in (*self.expirations, *self.evictions)}

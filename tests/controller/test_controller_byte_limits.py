@@ -6,8 +6,8 @@ Over the real segment store, but for what is counted or wide.
 from __future__ import annotations
 
 import asyncio
-import re
 import random
+import re
 
 import pytest
 from byte_limits import HEADER, keeping, left, over_a_store

@@ -409,8 +409,9 @@ _RECORD_BYTES = 1024
 _BATCH_RECORDS = 64
 
 
-def fill_log(data: str, total: int, record_bytes: int = _RECORD_BYTES) -> None:
-    """Write whole batches of records to a store that neither tiers nor checkpoints, and die."""
+def fill_log(data: str, total: int, record_bytes: int = _RECORD_BYTES, per_append: int = 1) -> None:
+    """Write whole batches of records to a store that neither tiers nor checkpoints, and die. ``per_append``: how many
+    records a client's run of frames has, which the log keeps as one append; it divides the batch."""
     own = budgets.store_settings
 
     def settings(given: EmbeddedSettings) -> StoreSettings:
@@ -429,7 +430,7 @@ def fill_log(data: str, total: int, record_bytes: int = _RECORD_BYTES) -> None:
             await runtime.segments.create_segment(_LOGGED)
             writer = UUID(int=1)
             await runtime.segments.setup_append(_LOGGED, writer)
-            block = event(bytes(record_bytes - 8))
+            block = event(bytes(record_bytes - 8)) * per_append
             for start in range(0, total // record_bytes, _BATCH_RECORDS):
                 await asyncio.gather(
                     *(
@@ -438,11 +439,12 @@ def fill_log(data: str, total: int, record_bytes: int = _RECORD_BYTES) -> None:
                                 segment=_LOGGED,
                                 writer=writer,
                                 data=block,
-                                event_number=number,
+                                event_count=per_append,
+                                event_number=number + per_append - 1,
                                 previous=number - 1 if number else NO_EVENT,
                             )
                         )
-                        for number in range(start, start + _BATCH_RECORDS)
+                        for number in range(start, start + _BATCH_RECORDS, per_append)
                     )
                 )
             os._exit(_DIED)

@@ -23,6 +23,7 @@ from typing import Any
 from bench.stages import reads, starts, writes
 from bench.stages.sampling import sampler
 from bench.stages.sides import Side, compare
+from bench.stages.starts import GROUP
 
 Opening = Callable[[Path, float], AbstractContextManager[dict[str, Side]]]
 
@@ -44,6 +45,7 @@ WORKS: dict[str, tuple[str, str, Opening]] = {
     "R2-cached": ("catch up, raw, cached", "MiB", partial(reads.history, cold=False)),
     "R2-cold": ("catch up, raw, cold", "MiB", partial(reads.history, cold=True)),
     "F5": ("recovery of 100 B records", "MiB", starts.recovery),
+    "F5-runs": ("recovery of 100 B records, runs of 64", "MiB", partial(starts.recovery, per_append=GROUP)),
 }
 
 

@@ -88,13 +88,13 @@ def _bare_log(path: Path, total: int) -> None:
 
 
 @contextmanager
-def recovery(directory: Path, scale: float) -> Iterator[dict[str, Side]]:
+def recovery(directory: Path, scale: float, *, per_append: int = 1) -> Iterator[dict[str, Side]]:
     """Recovery of records of 100 bytes, 64 to a frame, that tier 2 has nothing of; a unit is a MiB of them."""
     total = int((96 << 20) * scale)
     directory.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     data = str(directory / "ours")
-    filler = context.Process(target=fill_log, args=(data, total, RECORD_BYTES))
+    filler = context.Process(target=fill_log, args=(data, total, RECORD_BYTES, per_append))
     filler.start()
     filler.join()
     _bare_log(directory / "bare.log", total)

@@ -16,7 +16,7 @@ from log_crashes import crash_at_write, ended
 from penstock.model.errors import ContainerOfflineError, StorageFullError
 from penstock.ports.durable_log import LogAddress
 from penstock.storage.log.limits import LogLimits
-from penstock.storage.log.pool import SPARES_AHEAD
+from penstock.storage.log.pool import SPARES_AHEAD, SPARES_KEPT
 from penstock.testing.conformance.faults import CHANGES, FaultyFiles
 from penstock.testing.simulation.machine.files import NodeCrashed, SimDisk, SimFiles
 from penstock.testing.simulation.machine.loop import SimLoop
@@ -201,3 +201,34 @@ def test_a_crash_at_any_change_while_freed_files_are_removed_leaves_a_log_withou
         assert step > 8
 
     SimLoop(seed).run(run())
+
+
+def test_a_roll_does_not_wait_for_the_removal_of_freed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        left = await with_freed_files(tmp_path, 20, ROOMY)
+        for path in (tmp_path / "wal").glob("*.log"):
+            if not any(path.read_bytes()):
+                path.unlink()
+        files, removed, turns = real(tmp_path), Counter[str](), asyncio.Semaphore(0)
+        unlink = files.unlink
+
+        async def slow(path: str) -> None:
+            await turns.acquire()
+            await unlink(path)
+            removed.update([path])
+
+        monkeypatch.setattr(files, "unlink", slow)
+        log, frames = await opened(files, ROOMY)
+        assert frames == left
+        async with asyncio.timeout(10):
+            for _ in range(2 * SPARES_KEPT):
+                turns.release()
+                await log.append([FRAME])
+        assert removed.total() <= 2 * SPARES_KEPT
+        for _ in range(20):
+            turns.release()
+        await log.truncate(left[-1][0])
+        assert removed.total() == 20
+        await log.close()
+
+    asyncio.run(run())

@@ -114,12 +114,11 @@ class FilePool:
         if removed:
             await self._files.sync_dir(self._directory)
 
-    async def _remove(self, paths: list[str]) -> None:
-        for path in paths:
-            await self._files.unlink(path)
+    async def _remove_one(self, paths: list[str]) -> None:
+        await self._files.unlink(paths[0])
         await self._files.sync_dir(self._directory)
         # Only now: who waits for the removal needs it to be durable.
-        paths.clear()
+        del paths[0]
 
     def serve(self) -> None:
         """The log is in use: replay has accepted what recovery found."""
@@ -180,7 +179,7 @@ class FilePool:
                 removable = self._leftover or self._unwanted
                 if not removable:
                     raise
-                await self._remove(removable)
+                await self._remove_one(removable)
         return self._spares.popleft()
 
     async def wipe_spares(self, *, go_on: bool) -> None:
@@ -241,25 +240,26 @@ class FilePool:
         try:
             while not self._stopping:
                 change = self._change
-                if self._leftover:
+                if (self._leftover or self._unwanted) and self._may_prepare and len(self._spares) <= SPARES_KEPT:
+                    # First, or a roll would wait for all those removals, each in steps.
                     await self._may_write()
-                    await self._remove(self._leftover)
+                    await self._try_to_prepare()
+                elif self._leftover:
+                    await self._may_write()
+                    await self._remove_one(self._leftover)
+                    self._full = None
                 elif self._unwanted and self._serving:
                     await self._may_write()
-                    await self._remove(self._unwanted)
+                    await self._remove_one(self._unwanted)
+                    self._full = None
                 elif self._retired:
                     await self._may_write()
                     await self._free(self._retired[0])
                     self._retired.popleft()
                     self._full = None
-                elif len(self._spares) < SPARES_AHEAD and self._total < self._files_max and self._full is None:
+                elif self._may_prepare:
                     await self._may_write()
-                    try:
-                        await self._prepare()
-                        self._told_full = False
-                    except StorageFullError as error:
-                        self._full = error
-                        self._log_full()
+                    await self._try_to_prepare()
                 else:
                     await change.wait()
                     continue
@@ -270,6 +270,18 @@ class FilePool:
             self._on_failure(error)
             if not isinstance(error, Exception):
                 raise
+
+    @property
+    def _may_prepare(self) -> bool:
+        return len(self._spares) < SPARES_AHEAD and self._total < self._files_max and self._full is None
+
+    async def _try_to_prepare(self) -> None:
+        try:
+            await self._prepare()
+            self._told_full = False
+        except StorageFullError as error:
+            self._full = error
+            self._log_full()
 
     def _log_full(self) -> None:
         # Every append that needs a file tries again: log it only once.

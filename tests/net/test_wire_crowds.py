@@ -14,11 +14,12 @@ from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
 from penstock.ports.telemetry import NoTelemetry
+from tests.net.appends_one_by_one import AppendsOneByOne
 
 WRITERS = 2000
 
 
-class Store:
+class Store(AppendsOneByOne):
     """Has room for so many appends, and counts who asks."""
 
     def __init__(self) -> None:

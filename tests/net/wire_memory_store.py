@@ -49,6 +49,7 @@ from penstock.ports.data.tables import (
 )
 from penstock.segmentstore.rates import RateMeters
 from tests.flat_control import FlatControl
+from tests.net.appends_one_by_one import AppendsOneByOne
 
 _RECORD_BYTES = 17
 
@@ -125,7 +126,7 @@ class OneEndpoint(FlatControl):
         return self.answer
 
 
-class MemorySegments:
+class MemorySegments(AppendsOneByOne):
     """Appends become durable together at the end of a loop pass, or when ``open_gate`` is called after ``shut_gate``.
 
     ``fail_with`` makes everything that becomes durable next fail with that error instead; ``refuse_next`` appends, and

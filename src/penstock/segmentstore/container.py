@@ -266,10 +266,7 @@ class Container:
             # Never answer from within the call: the caller may not be ready yet.
             asyncio.get_running_loop().call_soon(self._call, mutation.done, error)
             return
-        if mutation.segment is not None:
-            mutation.segment.pending_operations += 1
-        if mutation.other is not None:
-            mutation.other.pending_operations += 1
+        mutation.queued()
         self._queue.append(mutation)
         if self._rests and not self._in_flight:
             self._log.commit_soon(self)
@@ -350,15 +347,7 @@ class Container:
             state.applied_address = address
         wake: dict[Segment, None] = {}
         for mutation in batch:
-            mutation.apply(steps, address, now_ms)
-            segment = mutation.segment
-            if segment is not None:
-                segment.pending_operations -= 1
-                if segment.waiters:
-                    wake[segment] = None
-            if mutation.other is not None:
-                mutation.other.pending_operations -= 1
-                wake[mutation.other] = None
+            mutation.apply(steps, address, now_ms, wake)
         self._in_flight = ()
         for mutation in batch:
             self._call(mutation.done, mutation.answer)
@@ -375,9 +364,8 @@ class Container:
         self._queue.clear()
         for mutation in failed:
             mutation.withdraw(self._memory)
-            for segment in (mutation.segment, mutation.other):
-                if segment is not None:
-                    self.segments.restore(segment)
+            for segment in mutation.segments:
+                self.segments.restore(segment)
         # Refusals too: the operations that they were decided against will not happen.
         for mutation in failed:
             self._call(mutation.done, StorageFullError(error.message, **error.fields))

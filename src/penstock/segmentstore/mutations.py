@@ -11,9 +11,9 @@ from typing import Any
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.model.errors import PenstockError
-from penstock.ports.data.segments import Append, AppendDone, Appended
+from penstock.ports.data.segments import AppendDone, Appended
 from penstock.ports.files import Buffer
-from penstock.segmentstore.segment import AttributeState, Segment
+from penstock.segmentstore.segment import AppendRow, AttributeState, Segment
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory
 from penstock.segmentstore.transitions import Transitions
@@ -42,8 +42,6 @@ class Mutation:
 
     __slots__ = ("answer", "done", "other", "segment", "size_bytes")
 
-    operations = 1
-    """How many operations ``encode`` returns. They become durable together."""
     vital = True
     """Whether it may use the room that the log keeps for the way out of a full disk."""
 
@@ -56,79 +54,118 @@ class Mutation:
         self.answer = answer
         self.size_bytes = 0
 
-    def encode(self) -> bytes | None:
-        """The bytes before ``data`` in the frame, or None if nothing is written."""
-        return None
+    @property
+    def operations(self) -> int:
+        """How many operations ``pieces`` holds. They become durable together."""
+        return 1
 
     @property
-    def data(self) -> Buffer:
-        """The bytes after ``encode`` in the frame."""
-        return b""
+    def segments(self) -> Sequence[Segment]:
+        """The segments that it changes."""
+        return [segment for segment in (self.segment, self.other) if segment is not None]
 
-    def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
-        """Change durable state, and set the answer. Runs once the frame at ``address`` is durable."""
+    @property
+    def has_large(self) -> bool:
+        """Whether a piece is so large that a frame takes it without a copy."""
+        return False
+
+    def queued(self) -> None:
+        """The segments keep it in mind until ``apply``."""
+        for segment in self.segments:
+            segment.pending_operations += 1
+
+    def pieces(self) -> Sequence[Buffer]:
+        """What a frame holds of it, ``size_bytes`` in total; empty if nothing is written."""
+        return ()
+
+    def apply(self, steps: Transitions, address: int, now_ms: int, wake: dict[Segment, None]) -> None:
+        """Change durable state, and set the answer. Runs once the frame at ``address`` is durable. ``wake`` receives the
+        segments at which reads wait."""
+        for segment in self.segments:
+            segment.pending_operations -= 1
+            if segment.waiters:
+                wake[segment] = None
 
     def withdraw(self, memory: CacheMemory) -> None:
         """The operation will not happen: release what was reserved."""
 
 
-class AppendMutation(Mutation):
-    """An append, decided against pending state. The slots are read by the committer once per append."""
+class AppendsMutation(Mutation):
+    """Appends that were decided against pending state: one, or those of a client's frame. Its answer is the length of the
+    segment after each."""
 
-    __slots__ = ("_data", "_size", "count", "number", "offset", "state", "writer")
+    __slots__ = ("_largest", "rows")
 
     vital = False
 
-    def __init__(
-        self, segment: Segment, state: AttributeState, request: Append, data: Buffer, done: AppendDone
+    def __init__(self, done: Done) -> None:
+        super().__init__(None, done)
+        self.rows: list[AppendRow] = []
+        self._largest = 0
+
+    def add(
+        self, segment: Segment, state: AttributeState, writer: int, number: int, count: int, data: Buffer, size: int
     ) -> None:
-        self.segment: Segment = segment
-        self.other = None
-        self.done = done
-        self.answer = None
-        self.state = state
-        self._data = data
-        self._size = size = len(data)
-        self.size_bytes = codec.APPEND.size + size
-        self.writer = request.writer.int
-        self.number = request.event_number
-        count = request.event_count
+        """Change pending state by one more append, of ``size`` bytes."""
         if not size:
             count = 0
         elif segment.is_transient:
             # The segment holds one event, however many appends it takes.
             count = 0 if segment.next_events else 1
-        self.count = count
-        self.offset = segment.next_length
-        segment.next_length += size
+        offset = segment.next_length
+        self.rows.append((segment, state, writer, number, count, offset, data, size))
+        self.size_bytes += codec.APPEND.size + size
+        if size > self._largest:
+            self._largest = size
+        segment.next_length = offset + size
         segment.next_events += count
-        state.pending = request.event_number
+        segment.touched = True
+        segment.pending_operations += 1
+        state.pending = number
 
     @property
-    def data(self) -> Buffer:
-        return self._data
+    def operations(self) -> int:
+        return len(self.rows)
 
-    def encode(self) -> bytes:
-        return codec.encode_append_head(self.segment.uid, self.offset, self.writer, self.number, self.count, self._size)
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return [row[0] for row in self.rows]
 
-    def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
-        segment = self.segment
-        steps.memory.queued_bytes -= self._size
-        steps.append(segment, self.offset, self._data, self.count, address, now_ms)
-        if self._size:
-            segment.cache.wrote(self.writer, self.number, self.state.durable)
-        self.state.durable = self.number
-        segment.dirty_attributes[self.writer] = None
-        self.answer = Appended(end_offset=segment.length)
+    @property
+    def has_large(self) -> bool:
+        return self._largest >= LARGE_BYTES
+
+    def queued(self) -> None:
+        """They were counted as they were added."""
+
+    def pieces(self) -> Sequence[Buffer]:
+        found: list[Buffer] = []
+        encode = codec.encode_append_head
+        for segment, _, writer, number, count, offset, data, size in self.rows:
+            found += (encode(segment.uid, offset, writer, number, count, size), data)
+        return found
+
+    def apply(self, steps: Transitions, address: int, now_ms: int, wake: dict[Segment, None]) -> None:
+        steps.memory.queued_bytes -= self._data_bytes
+        self.answer = steps.appends(self.rows, address, now_ms)
+        for row in self.rows:
+            segment = row[0]
+            segment.pending_operations -= 1
+            if segment.waiters:
+                wake[segment] = None
+
+    @property
+    def _data_bytes(self) -> int:
+        return self.size_bytes - codec.APPEND.size * len(self.rows)
 
     def withdraw(self, memory: CacheMemory) -> None:
-        memory.queued_bytes -= self._size
+        memory.queued_bytes -= self._data_bytes
 
 
 class OperationMutation(Mutation):
     """Any other operation: it is encoded at once. ``act`` takes the wall time and changes durable state."""
 
-    __slots__ = ("_act", "_encoded", "operations", "vital")
+    __slots__ = ("_act", "_encoded", "_operations", "vital")
 
     def __init__(
         self,
@@ -143,16 +180,30 @@ class OperationMutation(Mutation):
         """``before``: operations that precede this one in the same frame; ``act`` performs them too."""
         super().__init__(segment, done, other=other)
         self._encoded = b"".join(map(codec.encode, (*before, operation)))
-        self.operations = 1 + len(before)
+        self._operations = 1 + len(before)
         self.size_bytes = len(self._encoded)
         self._act = act
         self.vital = isinstance(operation, _VITAL)
 
-    def encode(self) -> bytes:
-        return self._encoded
+    @property
+    def operations(self) -> int:
+        return self._operations
 
-    def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
+    def pieces(self) -> Sequence[Buffer]:
+        return (self._encoded,)
+
+    def apply(self, steps: Transitions, address: int, now_ms: int, wake: dict[Segment, None]) -> None:
         self.answer = self._act(now_ms)
+        super().apply(steps, address, now_ms, wake)
+
+
+def alone(done: AppendDone) -> Done:
+    """Answers an ``AppendsMutation`` of one append."""
+
+    def answered(outcome: Sequence[int] | PenstockError) -> None:
+        done(outcome if isinstance(outcome, PenstockError) else Appended(end_offset=outcome[0]))
+
+    return answered
 
 
 def refusal(segment: Segment | None, error: PenstockError, done: Done) -> Mutation:
@@ -180,10 +231,11 @@ def flat(data: Buffer) -> Buffer:
 def take_batch(queue: deque[Mutation], settings: StoreSettings) -> Sequence[Mutation]:
     """Take the mutations of the next frame from the queue, in order: at least one, and no more than the settings allow."""
     batch: list[Mutation] = []
-    room = settings.frame_bytes
-    while queue and len(batch) < settings.frame_operations:
+    room, operations = settings.frame_bytes, settings.frame_operations
+    while queue:
         room -= queue[0].size_bytes
-        if room < 0 and batch:
+        operations -= queue[0].operations
+        if batch and (room < 0 or operations < 0):
             break
         batch.append(queue.popleft())
     return batch
@@ -196,18 +248,20 @@ def frame_parts(batch: Sequence[Mutation], container: int, now_ms: int) -> tuple
     large: list[Buffer] = []
     count = size_bytes = 0
     for mutation in batch:
-        head = mutation.encode()
-        if head is None:
+        pieces = mutation.pieces()
+        if not pieces:
             continue
         count += mutation.operations
-        runs[-1].append(head)
-        data = mutation.data
-        size_bytes += len(head) + len(data)
-        if len(data) >= LARGE_BYTES:
-            large.append(data)
-            runs.append([])
-        elif data:
-            runs[-1].append(data)
+        size_bytes += mutation.size_bytes
+        if not mutation.has_large:
+            runs[-1] += pieces
+            continue
+        for piece in pieces:
+            if len(piece) >= LARGE_BYTES:
+                large.append(piece)
+                runs.append([])
+            else:
+                runs[-1].append(piece)
     if not count:
         return [], 0
     header = runs[0][0] = frames.frame_header(container, count, now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from penstock.codec.store.rows import ChunkRecord, SegmentRecord
 from penstock.core.segments.placement import is_transaction_name, is_transient_name
@@ -14,6 +14,7 @@ from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.tables import TableKind
+from penstock.ports.files import Buffer
 from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 
 
@@ -375,6 +376,10 @@ class Segment:
             or self.waiters
             or self.cache.untiered
         )
+
+
+AppendRow: TypeAlias = tuple[Segment, AttributeState, int, int, int, int, Buffer, int]
+"""A decided append: segment, writer's state, writer, last event number, events, offset, data, and bytes of data."""
 
 
 def bytes_lost(segment: Segment, offset: int) -> CorruptDataError:

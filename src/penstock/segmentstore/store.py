@@ -24,6 +24,7 @@ from penstock.model.names import transient_segment_name
 from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.chunks import LEASE_PARTS_MAX, ChunkRange, Leased
+from penstock.ports.data.direct_appends import AppendsDone, FrameAppend
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
@@ -227,11 +228,12 @@ class SegmentStore:
     def submit_append(self, request: Append, done: AppendDone) -> None:
         (self._routes.get(request.segment) or self._container(request.segment)).appends.submit(request, done)
 
+    def submit_appends(self, appends: Sequence[FrameAppend], done: AppendsDone) -> None:
+        containers = [self._routes.get(one[0]) or self._container(one[0]) for one in appends]
+        segment_calls.submit_to_each([container.appends for container in containers], appends, done)
+
     async def append(self, request: Append) -> Appended:
-        answer = segment_calls.Answer()
-        self.submit_append(request, answer)
-        appended: Appended = await answer.future
-        return appended
+        return await segment_calls.append(self.submit_append, request)
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         return await self._container(name).reads.read(name, offset, max_bytes, wait=wait)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
 from penstock.core.segments.garbage import gap_name
 from penstock.ports.data.tables import KEY_ABSENT
-from penstock.ports.files import Buffer
 from penstock.ports.telemetry import Telemetry
-from penstock.segmentstore.segment import KIND_HASH, AttributeState, Chunk, Segment
+from penstock.segmentstore.segment import KIND_HASH, AppendRow, AttributeState, Chunk, Segment
 from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.import_garbage import ImportGarbage
 from penstock.segmentstore.tiering.leases import Leases
@@ -67,20 +66,31 @@ class Transitions:
             self._rows.put_new(records.copy_key(key), records.number(segment.uid))
         self._mark_dirty(segment)
 
-    def append(self, segment: Segment, offset: int, data: Buffer, count: int, address: int, now_ms: int) -> None:
-        """The bytes become readable. Parked reads are woken by the caller, after the answers."""
-        size = len(data)
-        if size:
-            if not segment.cache.untiered:
-                self._tiering.add(segment)
-            segment.cache.append(offset, data, count, address, now_ms)
-            self._tiering.grown(segment)
-            segment.length = offset + size
-        segment.event_count += count
-        segment.modified_ms = now_ms
-        if segment.change_mark != self._changes.mark:
-            self._changes.note(segment)
-        self._mark_dirty(segment)
+    def appends(self, rows: Sequence[AppendRow], address: int, now_ms: int) -> list[int]:
+        """The bytes become readable, in order. Answers the length of the segment after each append. Parked reads are woken
+        by the caller, after the answers."""
+        tiering, mark, block_bytes = self._tiering, self._changes.mark, self._tiering.block_bytes
+        ends: list[int] = []
+        for segment, state, writer, number, count, offset, data, size in rows:
+            if size:
+                cache = segment.cache
+                if not cache.untiered:
+                    tiering.add(segment)
+                cache.append(offset, data, count, address, now_ms)
+                cache.wrote(writer, number, state.durable)
+                if cache.untiered_bytes >= block_bytes:
+                    tiering.grown(segment)
+                segment.length = offset + size
+                segment.event_count += count
+            state.durable = number
+            segment.dirty_attributes[writer] = None
+            segment.modified_ms = now_ms
+            if segment.change_mark != mark:
+                self._changes.note(segment)
+            if not segment.dirty:
+                self._mark_dirty(segment)
+            ends.append(segment.length)
+        return ends
 
     def append_run(
         self, segment: Segment, run: frames.AppendRun, last: Mapping[int, int], address: int, now_ms: int

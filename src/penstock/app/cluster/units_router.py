@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from penstock.core.segments.placement import container_of
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, InvalidNameError, PenstockError
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.direct_appends import AppendsDone, FrameAppend
 from penstock.ports.data.segments import Append, AppendDone, SegmentInfo, SegmentRead
 from penstock.ports.data.service import ServedStore, Watch
 from penstock.ports.data.tables import (
@@ -26,6 +28,13 @@ from penstock.ports.data.tables import (
 
 _ROUTES_MAX = 100_000
 """Names of segments whose container is remembered, some 20 MB. Beyond, all are forgotten: a name is found in 2 us."""
+
+
+def _answer_some(
+    done: AppendsDone, places: Sequence[int], some: Sequence[int], outcome: Sequence[int] | PenstockError
+) -> None:
+    """Answers appends that were passed on with others. ``places``: those of all that were passed on together."""
+    done([places[one] for one in some], outcome)
 
 
 class UnitsRouter:
@@ -87,6 +96,18 @@ class UnitsRouter:
                 asyncio.get_running_loop().call_soon(done, error)
                 return
         unit.submit_append(request, done)
+
+    def submit_appends(self, appends: Sequence[FrameAppend], done: AppendsDone) -> None:
+        places: dict[ServedStore, list[int]] = {}
+        for place, append in enumerate(appends):
+            try:
+                unit = self._routes.get(append[0]) or self._unit(append[0])
+            except PenstockError as error:
+                asyncio.get_running_loop().call_soon(done, (place,), error)  # as above
+                continue
+            places.setdefault(unit, []).append(place)
+        for unit, some in places.items():
+            unit.submit_appends([appends[place] for place in some], partial(_answer_some, done, some))
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         return await self._unit(name).read(name, offset, max_bytes, wait=wait)

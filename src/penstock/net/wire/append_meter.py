@@ -22,7 +22,7 @@ _NOTHING = nullcontext()
 
 
 class Measured(Protocol):
-    """An append, or a run of appends, which counts as one where they are measured."""
+    """An append, or the appends of a run or of a frame, which count as one where they are measured."""
 
     def attributes(self) -> Mapping[str, Value]:
         """What a span reports of it; ``messaging.destination.name`` is among them."""

@@ -1,13 +1,13 @@
 """The appends of one connection: writers bound to segments, blocks assembled, acknowledgements in order.
 
 Appends of one writer that arrive one behind the other are passed on as one run, and one reply acknowledges them. Our
-own clients instead send an AppendMany: its appends are handled one by one, as if each came alone, and one reply answers
-them all.
+own clients instead send an AppendMany: its appends are passed on together, each is decided by itself, and one reply
+answers them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.codec.events import HEADER_BYTES
@@ -198,14 +198,60 @@ class AppendSide:
         rid, heads, at = decode_many(payload)
         if self._open is not None:
             raise ProtocolError("a block was not ended")
-        handles = self._handles
-        many = Many(rid, len(heads))
-        for index, (handle, count, number, size) in enumerate(heads):
-            binding = handles.get(handle)
-            if binding is None:
-                raise ProtocolError("append from a writer that is not set up", handle=handle)
-            self._take(binding, payload[at : at + size], count, number, rid, None, many, index)
-            at += size
+        must_copy, handles = self._host.must_copy, self._handles
+        many = Many(self, rid, len(heads))
+        index = 0
+        try:
+            for index, (handle, count, number, size) in enumerate(heads):
+                binding = handles.get(handle)
+                if binding is None:
+                    raise ProtocolError("append from a writer that is not set up", handle=handle)
+                data: bytes | memoryview = payload[at : at + size]
+                at += size
+                if binding.failed or binding.gate is not None:
+                    self._take(binding, data, count, number, rid, None, many, index)
+                    continue
+                _check(binding, count, number, size)
+                many.add(binding, bytes(data) if must_copy else data, count, number, index)
+        except ProtocolError:
+            many.left -= len(heads) - index
+            raise
+        finally:
+            self._submit_many(many)
+
+    def _submit_many(self, many: Many) -> None:
+        appends = many.appends
+        if appends:
+            self.taken_bytes += many.size
+            self.meter.arrived(many)
+            self._store.submit_appends(appends, many)
+
+    def many_finished(self, many: Many, places: Sequence[int], outcome: Sequence[int] | PenstockError) -> None:
+        """Take the outcome of some appends of a frame from the store, in order of submission for each writer."""
+        if isinstance(outcome, PenstockError):
+            for place in places:
+                self.finished(many.single(place), outcome)
+            return
+        bindings, appends, indexes, lengths = many.bindings, many.appends, many.indexes, many.lengths
+        closed, stored, events, data_bytes, size_bytes = self._closed, 0, 0, 0, 0
+        for place, length in zip(places, outcome, strict=True):
+            binding = bindings[place]
+            binding.in_flight -= 1
+            _, _, data, number, count, _ = appends[place]
+            size = len(data)
+            size_bytes += size
+            if closed or binding.failed:
+                continue
+            lengths[indexes[place]] = length
+            binding.acked = number
+            binding.held = 0
+            events += count
+            data_bytes += size
+            stored += 1
+        if stored:
+            self.meter.acknowledged(many, stored, events, data_bytes)
+        self._decided(many, len(places))
+        self._settled(size_bytes + OVERHEAD_BYTES * len(places))
 
     def conditional(self, command: c.ConditionalAppend | c.ConditionalBlockEnd) -> None:
         """Append if the segment has the expected length. Raises ProtocolError.
@@ -264,12 +310,7 @@ class AppendSide:
             if many is not None:
                 self._decided(many)
             return
-        if count <= 0:
-            raise ProtocolError("append holds no events", event_count=count, event_number=number)
-        if number <= binding.received:
-            raise ProtocolError("event number does not increase", event_number=number, last=binding.received)
-        if len(data) > APPEND_MAX_BYTES:
-            raise ProtocolError("append is too large", size_bytes=len(data), limit_bytes=APPEND_MAX_BYTES)
+        _check(binding, count, number, len(data))
         if run is None and self._host.must_copy:
             data = bytes(data)
         item = InFlight(self, binding, data, count, number, rid, expected, many, index)
@@ -432,11 +473,23 @@ class AppendSide:
             self._host.soon(self._settle)
         self._answered_bytes += size_bytes
 
-    def _decided(self, many: Many) -> None:
-        many.left -= 1
-        if not many.left and not self._closed:
+    def _decided(self, many: Many, count: int = 1) -> None:
+        many.left -= count
+        if many.left:
+            return
+        self.meter.ended(many)
+        if not self._closed:
             self._host.send(many_appended(many.rid, many.lengths, many.failures))
 
     def _settle(self) -> None:
         size_bytes, self._answered_bytes = self._answered_bytes, 0
         self._host.release(size_bytes)
+
+
+def _check(binding: Binding, count: int, number: int, size: int) -> None:
+    if count <= 0:
+        raise ProtocolError("append holds no events", event_count=count, event_number=number)
+    if number <= binding.received:
+        raise ProtocolError("event number does not increase", event_number=number, last=binding.received)
+    if size > APPEND_MAX_BYTES:
+        raise ProtocolError("append is too large", size_bytes=size, limit_bytes=APPEND_MAX_BYTES)

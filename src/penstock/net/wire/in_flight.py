@@ -12,6 +12,7 @@ from uuid import UUID
 from penstock.codec.wire.frames import BlockRun
 from penstock.model.errors import PenstockError
 from penstock.model.traces.spans import Value, append_attributes
+from penstock.ports.data.direct_appends import FrameAppend
 from penstock.ports.data.segments import Appended, Pieces
 from penstock.ports.files import Buffer
 
@@ -25,6 +26,8 @@ class Finisher(Protocol):
     """Takes the outcomes of appends."""
 
     def finished(self, item: InFlight, outcome: Appended | PenstockError) -> None: ...
+
+    def many_finished(self, many: Many, places: Sequence[int], outcome: Sequence[int] | PenstockError) -> None: ...
 
 
 class Binding:
@@ -162,20 +165,63 @@ class InFlight:
 
 
 class Many:
-    """Appends that came in one frame. One frame answers them, once the outcome of each is known.
+    """Appends that came in one frame; called with the outcomes of those that were passed on to the store together. One
+    frame answers all, once the outcome of each is known.
 
-    ``lengths``: lengths of their segments. ``failures``: frames that say why an append was not stored. An append that
-    was not stored and has no frame failed because one before it did.
+    ``appends``: those passed on; ``bindings`` and ``indexes``: the writer of each, and its index in the frame. ``size``:
+    as of ``InFlight``, for all of them. ``lengths``: lengths of the segments, by index. ``failures``: frames that say why
+    an append was not stored. An append that was not stored and has no frame failed because one before it did.
     """
 
-    __slots__ = ("failure_bytes", "failures", "left", "lengths", "rid")
+    __slots__ = (
+        "appends",
+        "bindings",
+        "failure_bytes",
+        "failures",
+        "indexes",
+        "left",
+        "lengths",
+        "rid",
+        "side",
+        "size",
+    )
 
-    def __init__(self, rid: int, count: int) -> None:
+    def __init__(self, side: Finisher, rid: int, count: int) -> None:
+        self.side = side
         self.rid = rid
         self.left = count
+        self.appends: list[FrameAppend] = []
+        self.bindings: list[Binding] = []
+        self.indexes: list[int] = []
+        self.size = 0
         self.lengths = [NOT_STORED] * count
         self.failures: list[tuple[int, bytes]] = []
         self.failure_bytes = 0
+
+    def add(self, binding: Binding, data: bytes | memoryview, count: int, number: int, index: int) -> None:
+        """Pass the append on with the others."""
+        self.appends.append((binding.segment, binding.id, data, number, count, binding.submitted))
+        self.bindings.append(binding)
+        self.indexes.append(index)
+        self.size += len(data) + OVERHEAD_BYTES
+        binding.received = binding.submitted = number
+        binding.in_flight += 1
+
+    def single(self, place: int) -> InFlight:
+        """An append that was passed on, by itself."""
+        _, _, data, number, count, previous = self.appends[place]
+        item = InFlight(self.side, self.bindings[place], data, count, number, self.rid, None, self, self.indexes[place])
+        item.previous = previous
+        return item
+
+    def __call__(self, places: Sequence[int], outcome: Sequence[int] | PenstockError) -> None:
+        self.side.many_finished(self, places, outcome)
+
+    def attributes(self) -> Mapping[str, Value]:
+        """See ``append_meter.Measured``: the segment and the writer are those of the first append."""
+        segment, writer, _, number, _, _ = self.appends[0]
+        events = sum(append[4] for append in self.appends)
+        return append_attributes(segment, str(writer), number, events, sum(len(append[2]) for append in self.appends))
 
     def failed(self, index: int, reply: bytes) -> None:
         # Beyond the bound, the append counts as failed because of an earlier one: the client sets up again and then

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+from penstock.model.errors import PenstockError
 from penstock.ports.data.segments import Append, AppendDone
 from penstock.ports.files import Buffer
 
@@ -34,6 +35,13 @@ class DirectLine(Protocol):
         """An append in flight may or may not become durable. Idempotent."""
         ...
 
+
+FrameAppend: TypeAlias = tuple[str, UUID, bytes | memoryview, int, int, int]
+"""An append without a condition: segment, writer, data (``len`` counts bytes), and ``event_number``, ``event_count`` and
+``previous`` of ``Append``. A tuple, because frames bring thousands."""
+
+AppendsDone = Callable[[Sequence[int], Sequence[int] | PenstockError], None]
+"""Takes the places of some appends, and the length of the segment after each, or the error that refuses all of these."""
 
 SubmitAppend: TypeAlias = Callable[[Append, AppendDone], None]
 OpenDirect: TypeAlias = Callable[[str, UUID], Awaitable[DirectLine]]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from penstock.ports.data.attributes import AttributeChange, Attributes
 from penstock.ports.data.chunks import ChunkRange, LeasedChunks
-from penstock.ports.data.direct_appends import DirectAppends
+from penstock.ports.data.direct_appends import AppendsDone, DirectAppends, FrameAppend
 from penstock.ports.data.erasing import Erasing
 from penstock.ports.data.limits import Limits
 from penstock.ports.data.rates import Rates
@@ -75,6 +75,11 @@ class ServedReads(Protocol):
     def submit_append(self, request: Append, done: AppendDone) -> None:
         """See ``DirectAppends``. The request may be a run (``Append.pieces``). ``done`` may then be called several times:
         with the appends that are stored, in order, and last with the outcome of the others."""
+        ...
+
+    def submit_appends(self, appends: Sequence[FrameAppend], done: AppendsDone) -> None:
+        """As ``submit_append`` for each, in order: each is decided by itself. ``done`` is called until the outcome of each is
+        known, in order for the appends of a segment and a writer."""
         ...
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,9 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
-from penstock.ports.data.segments import Append, AppendDone, Appended, AppendedPart
-from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal, waking
+from penstock.ports.data.direct_appends import AppendsDone, FrameAppend
+from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, AppendedPart
+from penstock.segmentstore.mutations import AppendsMutation, Done, Mutation, alone, flat, refusal, waking
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import AttributeState, Segment
 from penstock.segmentstore.state import ContainerState
@@ -55,6 +56,11 @@ class _SplitRun:
         self._done(outcome)
 
 
+def _answer_one(done: AppendsDone, place: int, outcome: Appended | PenstockError) -> None:
+    """Answers one append of several that is decided by itself."""
+    done((place,), (outcome.end_offset,) if isinstance(outcome, Appended) else outcome)
+
+
 class Appends:
     """Decides appends in order of submission, and queues each as an operation or as a refusal."""
 
@@ -75,7 +81,7 @@ class Appends:
         self._log = state.log
         self._memory = state.memory
         self._telemetry = parts.telemetry
-        self._max_parked = parts.settings.max_parked_appends
+        self._settings = parts.settings
         self._writers = writers
         self._submit = submit
         self._offline = offline
@@ -94,18 +100,71 @@ class Appends:
                 return
         self._park(request, done)
 
+    def submit_many(self, appends: Sequence[FrameAppend], places: Sequence[int], done: AppendsDone) -> None:
+        """See ``ServedReads.submit_appends``; ``places``: those that are this container's."""
+        memory, settings = self._memory, self._settings
+        # Whether all fit: then each does.
+        room_bytes = memory.unflushed_limit_bytes - memory.unflushed_bytes - memory.queued_bytes
+        roomy = not self._log.shortage.is_known and sum([len(appends[place][2]) for place in places]) <= room_bytes
+        taken: list[int] = []
+        mutation = AppendsMutation(partial(done, taken))
+        for place in places:
+            name, writer, data, number, count, previous = appends[place]
+            key, size = writer.int, len(data)
+            segment = self._segments.pending(name)
+            state = None
+            if segment is not None and not (self._parked and name in self._parked):
+                state = segment.attributes.get(key)
+            error: PenstockError | None = None
+            if segment is not None and state is not None:
+                error = self._refusal(segment, state, key, size, number, count, previous)
+                if error is None and not roomy:
+                    error = self._no_room(size)
+                if error is None and segment.gate is not None:
+                    error = self._limited(segment, size, count)
+            if taken and (
+                error is not None
+                or state is None
+                or mutation.size_bytes + size > settings.frame_bytes
+                or len(taken) >= settings.frame_operations
+            ):
+                # Answers come in order: those of the appends before this one first.
+                self._submit(mutation)
+                taken = []
+                mutation = AppendsMutation(partial(done, taken))
+            if segment is None or state is None:
+                request = Append(
+                    segment=name, writer=writer, data=data, event_number=number, event_count=count, previous=previous
+                )
+                self._park(request, partial(_answer_one, done, place))
+                continue
+            if error is not None:
+                self._submit(refusal(segment, error, partial(done, (place,))))
+                continue
+            taken.append(place)
+            memory.queued_bytes += size
+            mutation.add(segment, state, key, number, count, data, size)
+        if taken:
+            self._submit(mutation)
+
     def _decide(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
         data = flat(request.data)
-        error = self._refusal(segment, state, request, len(data))
-        if error is not None:
-            if request.pieces is None:
-                self._submit(refusal(segment, error, done))
-            else:
-                self._decide_each(segment, state, request, done)
-            return
-        segment.touched = True
-        self._memory.queued_bytes += len(data)
-        self._submit(AppendMutation(segment, state, request, data, done))
+        size, single = len(data), request.pieces is None
+        number, count = request.event_number, request.event_count
+        key = request.writer.int
+        error = self._refusal(segment, state, key, size, number, count, request.previous, request.expected_offset)
+        error = error or self._no_room(size)
+        if error is None and segment.gate is not None:
+            error = self._limited(segment, size, count, single=single)
+        if error is None:
+            self._memory.queued_bytes += size
+            mutation = AppendsMutation(alone(done))
+            mutation.add(segment, state, key, number, count, data, size)
+            self._submit(mutation)
+        elif single:
+            self._submit(refusal(segment, error, done))
+        else:
+            self._decide_each(segment, state, request, done)
 
     def _decide_each(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
         """Some appends of the run are refused: store those before. None behind the first refusal continues the writer's
@@ -116,30 +175,41 @@ class Appends:
             if state.pending != single.event_number:
                 return
 
-    def _refusal(self, segment: Segment, state: AttributeState, request: Append, size: int) -> PenstockError | None:
-        """Why the append is refused; None: it has been counted. A run that is not refused as a whole would not be if its
-        appends came one by one."""
+    def _refusal(
+        self,
+        segment: Segment,
+        state: AttributeState,
+        writer: int,
+        size: int,
+        number: int,
+        count: int,
+        previous: int,
+        expected: int | None = None,
+    ) -> PenstockError | None:
+        """Why the append does not fit the segment's pending state."""
         if segment.table is not None:
             return InvalidArgumentError("segment is a table", segment=segment.name)
-        error = append_refusal(
+        return append_refusal(
             segment.name,
             data_bytes=size,
             limit_bytes=self._log.append_max_bytes,
-            event_number=request.event_number,
-            event_count=request.event_count,
-            previous=request.previous,
-            expected_offset=request.expected_offset,
+            event_number=number,
+            event_count=count,
+            previous=previous,
+            expected_offset=expected,
             sealed=segment.next_sealed,
             length=segment.next_length,
             stored=state.pending,
-            forgotten=self._writers.is_refused(state, request.writer.int),
-        ) or self._no_room(size)
+            forgotten=state.pending == NO_EVENT and self._writers.is_refused(state, writer),
+        )
+
+    def _limited(self, segment: Segment, size: int, count: int, *, single: bool = True) -> PenstockError | None:
+        """Why a limit refuses the append; None: it has been counted. A run that is not refused as a whole would not be if
+        its appends came one by one."""
         gate = segment.gate
-        if error is None and gate is not None:
-            events = request.event_count if size else 0
-            error = gate.take(segment, size, events, single=request.pieces is None)
-            if error is not None and request.pieces is None:
-                self._telemetry.add("quota_refusals")
+        error = None if gate is None else gate.take(segment, size, count if size else 0, single=single)
+        if error is not None and single:
+            self._telemetry.add("quota_refusals")
         return error
 
     def _no_room(self, size: int) -> StorageFullError | ThrottledError | None:
@@ -159,7 +229,7 @@ class Appends:
     def _park(self, request: Append, done: AppendDone) -> None:
         """The segment or writer is not in memory: load it, then decide, in order of submission."""
         error: PenstockError | None = self._offline()
-        if error is None and self._parked_count >= self._max_parked:
+        if error is None and self._parked_count >= self._settings.max_parked_appends:
             error = ThrottledError(
                 "too many appends wait for their segment", resource="parked_appends", limit=self._parked_count
             )

@@ -23,6 +23,9 @@ from penstock.model.errors import (
     SegmentSealedError,
 )
 from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.direct_appends import AppendsDone, FrameAppend, SubmitAppend
+from penstock.ports.data.segments import Append, Appended
+from penstock.segmentstore.calls.appends import Appends
 from penstock.segmentstore.mutations import Mutation, OperationMutation, refusal
 from penstock.segmentstore.segment import KIND_PLAIN, AttributeState, Segment
 from penstock.segmentstore.state import ContainerState
@@ -68,6 +71,23 @@ class Answer:
             self.future.set_exception(result)
         else:
             self.future.set_result(result)
+
+
+def submit_to_each(containers: Sequence[Appends], appends: Sequence[FrameAppend], done: AppendsDone) -> None:
+    """Pass each of the appends to its container."""
+    places: dict[Appends, list[int]] = {one: [] for one in dict.fromkeys(containers)}
+    for place, one in enumerate(containers):
+        places[one].append(place)
+    for one, some in places.items():
+        one.submit_many(appends, some, done)
+
+
+async def append(submit: SubmitAppend, request: Append) -> Appended:
+    """See ``Segments.append``."""
+    answer = Answer()
+    submit(request, answer)
+    appended: Appended = await answer.future
+    return appended
 
 
 async def refuse(operations: Operations, segment: Segment | None, error: PenstockError) -> NoReturn:

@@ -63,7 +63,7 @@ class TierWriter:
         self._writes = writes
         self._head_moved = head_moved
         self._ask_checkpoint = ask_checkpoint
-        self._block_bytes = parts.settings.flush_bytes
+        self.block_bytes = parts.settings.flush_bytes
         self._segments: dict[Segment, None] = {}
         self._filled: dict[Segment, None] = {}
         self._wake = asyncio.Event()
@@ -88,8 +88,8 @@ class TierWriter:
     def grown(self, segment: Segment) -> None:
         """The segment has more untiered bytes. A full unit (a block, or enough for an object) waits no longer."""
         waiting = segment.cache.untiered_bytes
-        # A unit is at least a block, and only one of thousands of appends fills one.
-        if waiting >= self._block_bytes and waiting >= self.unit_bytes:
+        # A unit is at least a block.
+        if waiting >= self.block_bytes and waiting >= self.unit_bytes:
             self._filled[segment] = None
             self._wake.set()
 

@@ -109,7 +109,8 @@ def test_parts_of_large_frames_take_no_more_than_their_share_and_the_first_one_g
             ]
             answers = await asyncio.gather(*ends)
             assert all(isinstance(answer, c.DataAppended) for answer in answers)
-            assert share.turns.held_bytes == share.turns.connections == 0
+            assert not share.turns.held_bytes
+            assert not share.turns.connections
 
     run(main(), loop)
 
@@ -236,7 +237,7 @@ def test_reads_that_wait_keep_neither_tokens_nor_a_name_each():
             await peer.send(*[c.ReadSegment(name, 0, 1024, "x" * 60_000, rid) for rid in range(20)])
             await until(lambda: scene.store.waiting_reads == 20)
             (connection,) = scene.server._share.connections
-            waiting = [parked.command for parked in connection._reads._parked]
+            waiting = list(connection._reads.parked.values())
             assert [command.token for command in waiting] == [""] * 20
             assert len({id(command.segment) for command in waiting}) == 1
 

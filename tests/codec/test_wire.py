@@ -142,6 +142,24 @@ GOLDEN = [
 ]
 
 
+@pytest.mark.parametrize("token", ["", "t" * 300], ids=["kept decoded", "too long to keep"])
+def test_reads_that_differ_in_one_field_only_are_told_apart(token):
+    read = c.ReadSegment("a", 5, 1024, token, 9)
+    others = [
+        read._replace(rid=-1),
+        read._replace(offset=6),
+        read._replace(suggested_bytes=8),
+        read._replace(segment="b"),
+    ]
+    for command in [read, *others, read._replace(token=token + "x"), read]:
+        frame = wire.encode(command)
+        assert unframed(frame) == command
+        for size in range(len(frame) - 8):
+            with pytest.raises(ProtocolError):
+                wire.decode(9, memoryview(frame)[8 : 8 + size])
+        assert wire.decode(9, memoryview(frame + b"behind")[8:]) == command
+
+
 @pytest.mark.parametrize(("command", "text"), GOLDEN, ids=lambda item: type(item).__name__)
 def test_golden_bytes(command, text):
     frame = bytes.fromhex(text)

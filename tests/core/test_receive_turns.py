@@ -97,7 +97,7 @@ class Crowd:
         if peer.began is None and peer.ready:
             peer.began = self.now
         for _ in range(8):
-            if not peer.ready or not self.turns.may_receive(peer.number):
+            if not peer.ready or peer.number in self.turns.waiting:
                 break
             size = min(peer.ready, self.turns.room(peer.number))
             peer.ready -= size

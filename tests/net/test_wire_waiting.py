@@ -11,6 +11,8 @@ from wire_peers import LOOPS, run, until
 
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import encode
+from penstock.net.wire.share import Answer
+from penstock.ports.data.segments import SegmentRead
 
 both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))
 
@@ -180,5 +182,45 @@ def test_a_read_woken_by_another_change_goes_on_waiting():
             await other.ask(c.AppendBlockEnd(W, len(EVENT), EVENT, 1, 1, 3))
             reply = await n.peer.receive()
             assert (reply.offset, bytes(reply.data)) == (len(EVENT) + 1, EVENT[1:])
+
+    run(main())
+
+
+@pytest.mark.parametrize("size_bytes", [100, 100_000])
+def test_a_copied_answer_holds_no_memory_of_the_cache(size_bytes):
+    memory = bytearray(size_bytes)
+    found = SegmentRead(offset=0, parts=(memoryview(memory),), at_tail=True, end_of_segment=False)
+    answer = Answer(S, found, copied=True)
+    del found
+    memory.append(1)  # raises BufferError while a view is left
+    sent = b"".join(answer.to(7))
+    assert sent == encode(c.SegmentRead(S, 0, True, False, bytes(size_bytes), 7))
+    assert answer.size_bytes == len(sent)
+    assert answer.data_bytes == size_bytes
+
+
+def test_a_connection_that_ends_while_its_read_is_woken_affects_no_other():
+    async def main():
+        async with notes() as n:
+            await with_segments(n)
+            await n.setup()
+            first, second = await parked(n, 2, 2)
+            tails = n.scene.server._share.tails
+            woken = []
+            resume = tails._resume
+
+            def closing():
+                if not woken:
+                    woken.extend(side for _, side, _ in tails._woken)
+                    woken[0].close()
+                resume()
+
+            tails._resume = closing
+            await n.append(0)
+            assert [bytes((await second.receive()).data) for _ in range(2)] == [EVENT] * 2
+            assert len(woken) == 4
+            assert waiting(n) == 0
+            await first.send(c.ReadSegment(S, 0, 1 << 20, "", 9))
+            assert (await first.receive()).rid == 9
 
     run(main())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.codec.wire import commands as c
@@ -140,9 +141,14 @@ _MANY = struct.Struct(">qi")
 _HEAD = struct.Struct(">iiqi")
 _LENGTH = struct.Struct(">H")
 _READ_MIDDLE = struct.Struct(">qiH")
+_KNOWN_READS = 1024  # reads that are kept decoded
+_KNOWN_READ_BYTES = 256  # longer ones, with a long token, are not kept
 _INT32 = struct.Struct(">i")
 _TWO_INT32 = struct.Struct(">ii")
 RID = _INT64 = struct.Struct(">q")
+_int64_at = _INT64.unpack_from
+_new_tuple = tuple.__new__
+_ReadSegment = c.ReadSegment  # a name of this module is found faster
 
 
 def encode(command: Command) -> bytes:
@@ -278,16 +284,23 @@ def _decode_many_appended(view: memoryview) -> c.ManyAppended:
 
 
 def _decode_read(view: memoryview) -> c.ReadSegment:
-    size = _LENGTH.unpack_from(view)[0]
-    at = _LENGTH.size + size
-    offset, suggested, token = _READ_MIDDLE.unpack_from(view, at)
-    behind = at + _READ_MIDDLE.size + token
-    (rid,) = _INT64.unpack_from(view, behind)
-    return c.ReadSegment(_text(view, _LENGTH.size, at), offset, suggested, _text(view, behind - token, behind), rid)
+    head = view[:-8].tobytes()
+    fields, at = _read_fields(head) if len(head) <= _KNOWN_READ_BYTES else _read_fields.__wrapped__(head)
+    return _new_tuple(_ReadSegment, (*fields, _int64_at(view, at)[0]))
 
 
-def _text(view: memoryview, start: int, end: int) -> str:
-    return str(view[start:end], "utf-8", "surrogateescape")
+@lru_cache(_KNOWN_READS)
+def _read_fields(head: bytes) -> tuple[tuple[str, int, int, str], int]:
+    """The fields of a ReadSegment before its number, and their size. All readers of a tail ask for the same."""
+    at = _LENGTH.size + int(_LENGTH.unpack_from(head)[0])
+    offset, suggested, token = _READ_MIDDLE.unpack_from(head, at)
+    start = at + _READ_MIDDLE.size
+    end = start + token
+    return (_text(head[_LENGTH.size : at]), offset, suggested, _text(head[start:end])), end
+
+
+def _text(data: bytes) -> str:
+    return str(data, "utf-8", "surrogateescape")
 
 
 _FAST: dict[int, Callable[[memoryview], Command]] = {

@@ -88,9 +88,11 @@ class ReceiveTurns(Generic[K]):
         self.budget_bytes = budget_bytes
         self._turn_s = turn_s
         self._grace_s = grace_s
-        self._peers: dict[K, _Peer[K]] = {}
+        self.connections: dict[K, _Peer[K]] = {}
+        """Those that hold enough of a frame to be counted."""
         self._standing: dict[K, Standing] = {}
-        self._waiting: dict[K, _Peer[K]] = {}
+        self.waiting: dict[K, _Peer[K]] = {}
+        """The connections that may not receive now."""
         self._beside: dict[K, _Peer[K]] = {}
         self._beyond: _Peer[K] | None = None
         self._ceiling = budget_bytes
@@ -111,28 +113,21 @@ class ReceiveTurns(Generic[K]):
     @property
     def contested(self) -> bool:
         """Whether any wait."""
-        return bool(self._waiting)
-
-    @property
-    def connections(self) -> int:
-        """How many hold enough of a frame to be counted."""
-        return len(self._peers)
-
-    def may_receive(self, key: K) -> bool:
-        return key not in self._waiting
+        return bool(self.waiting)
 
     def room(self, key: K) -> int:
         """How many bytes it may receive at once."""
-        if not self.crowded:
-            return max(STEP_BYTES, self.budget_bytes - self.held_bytes)
-        peer = self._peers.get(key)
+        left_bytes = self.budget_bytes - self.held_bytes
+        if left_bytes >= self.held_bytes:
+            return left_bytes if left_bytes > STEP_BYTES else STEP_BYTES
+        peer = self.connections.get(key)
         if peer is not None and peer.state in (State.BESIDE, State.BEYOND):
             return max(STEP_BYTES, peer.missing)
-        return STEP_BYTES if len(self._peers) <= _MANY else FREE_BYTES
+        return STEP_BYTES if len(self.connections) <= _MANY else FREE_BYTES
 
     def note(self, key: K, held: int, missing: int, now: float) -> Step[K]:
         """Record how many bytes of an incomplete frame the connection holds, and how many it still needs."""
-        peer = self._peers.get(key)
+        peer = self.connections.get(key)
         changed = False
         if held <= FREE_BYTES:
             if peer is None:
@@ -142,7 +137,7 @@ class ReceiveTurns(Generic[K]):
             return self._decide(now)
         if peer is None:
             peer = _Peer(key=key, standing=self._standing.get(key, Standing.NEW), since=now, seen=now)
-            self._peers[key] = peer
+            self.connections[key] = peer
         elif held < peer.held or missing > peer.missing:
             self._finished(peer, now)
             changed = True
@@ -161,7 +156,7 @@ class ReceiveTurns(Generic[K]):
     def forget(self, key: K, now: float) -> Step[K]:
         """Remove a closed connection."""
         self._standing.pop(key, None)
-        peer = self._peers.get(key)
+        peer = self.connections.get(key)
         if peer is None:
             return Step()
         self._drop(peer)
@@ -169,13 +164,13 @@ class ReceiveTurns(Generic[K]):
 
     def tick(self, now: float) -> Step[K]:
         """End turns, and find connections to close. Call it every ``turn_s`` while it is ``contested``."""
-        if not self._waiting:
+        if not self.waiting:
             return Step()
         for peer in [one for one in self._beside.values() if now - one.since >= self._turn_s]:
             self._lose(peer, now)
         leader = self._beyond
         if leader is not None and now - leader.since >= self._turn_s:
-            others = any(one.standing < Standing.SLOW for one in self._waiting.values())
+            others = any(one.standing < Standing.SLOW for one in self.waiting.values())
             if others or leader.turn_bytes < TURN_BYTES:
                 self._lose(leader, now)
             else:
@@ -193,7 +188,7 @@ class ReceiveTurns(Generic[K]):
             del self._beside[peer.key]
             self._claimed -= peer.missing
         elif peer.state is State.WAITING:
-            del self._waiting[peer.key]
+            del self.waiting[peer.key]
             self._stepped -= peer.stepped
         elif peer.state is State.BEYOND:
             self._beyond = None
@@ -204,7 +199,7 @@ class ReceiveTurns(Generic[K]):
         peer.state, peer.since = State.WAITING, now
         peer.stepped = min(peer.held, STEP_BYTES + FREE_BYTES)
         self._stepped += peer.stepped
-        self._waiting[peer.key] = peer
+        self.waiting[peer.key] = peer
 
     def _finished(self, peer: _Peer[K], now: float) -> None:
         """A frame is complete: update the standing of its connection."""
@@ -218,7 +213,7 @@ class ReceiveTurns(Generic[K]):
 
     def _drop(self, peer: _Peer[K]) -> None:
         self._leave(peer)
-        del self._peers[peer.key]
+        del self.connections[peer.key]
         self.held_bytes -= peer.held
 
     def _lose(self, peer: _Peer[K], now: float) -> None:
@@ -244,7 +239,7 @@ class ReceiveTurns(Generic[K]):
         """Give a turn to each connection that may continue."""
         wake: list[K] = []
         if not self.crowded:
-            for peer in [*self._waiting.values(), *self._beside.values()]:
+            for peer in [*self.waiting.values(), *self._beside.values()]:
                 if peer.state is State.WAITING:
                     wake.append(peer.key)
                 self._leave(peer)
@@ -252,10 +247,10 @@ class ReceiveTurns(Generic[K]):
             if self._beyond is not None:
                 self._leave(self._beyond)
             return Step(wake=wake)
-        if not self._waiting:
+        if not self.waiting:
             return Step()
         for peer in sorted(
-            (one for one in self._waiting.values() if one.standing < Standing.SLOW),
+            (one for one in self.waiting.values() if one.standing < Standing.SLOW),
             key=lambda one: (one.standing, one.missing),
         ):
             if not self._fits_beside(peer):
@@ -284,7 +279,7 @@ class ReceiveTurns(Generic[K]):
         begun = settled + self._claimed
         slow: list[_Peer[K]] = []
         others: list[_Peer[K]] = []
-        for one in self._waiting.values():
+        for one in self.waiting.values():
             if one.standing is Standing.SLOW:
                 if begun + one.missing <= budget:
                     slow.append(one)
@@ -294,7 +289,7 @@ class ReceiveTurns(Generic[K]):
             return min(others, key=lambda one: (one.standing, one.since))
         if slow:
             return min(slow, key=lambda one: (one.weak, one.missing))
-        fitting = [one for one in self._waiting.values() if self._fits_beyond(one)]
+        fitting = [one for one in self.waiting.values() if self._fits_beyond(one)]
         return min(fitting, key=lambda one: (one.weak, one.missing), default=None)
 
     def _fits_beyond(self, peer: _Peer[K]) -> bool:
@@ -307,12 +302,14 @@ class ReceiveTurns(Generic[K]):
 
     def _in_the_way(self, now: float) -> tuple[list[K], list[K]]:
         """Choose what to close because others need memory: as many silent ones as needed; if there are none, one weak one."""
-        late = [one for one in self._waiting.values() if not one.weak and now - one.since >= self._turn_s]
+        late = [one for one in self.waiting.values() if not one.weak and now - one.since >= self._turn_s]
         if not late:
             return [], []
-        silent = [one for one in self._peers.values() if one.state is State.OPEN and now - one.seen >= self._grace_s]
+        silent = [
+            one for one in self.connections.values() if one.state is State.OPEN and now - one.seen >= self._grace_s
+        ]
         if not silent and any(one.standing < Standing.SLOW and now - one.since >= self._grace_s for one in late):
-            weak = [one for one in self._waiting.values() if one.weak]
+            weak = [one for one in self.waiting.values() if one.weak]
             return [], [max(weak, key=lambda one: one.held).key] if weak else []
         wanted = max(one.missing for one in late)
         cut: list[K] = []

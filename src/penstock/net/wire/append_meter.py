@@ -59,7 +59,8 @@ class AppendMeter:
         self._appends = telemetry.tally("wire_appends")
         self._bytes = telemetry.tally("wire_appended_bytes")
         self._events = telemetry.tally("wire_appended_events")
-        self._around: SpanContext | None = None
+        self.around: SpanContext | None = None
+        """The span of the request that arrives next; None: the client has named none."""
         self._named_ns = 0
         self._traced: dict[Measured, _TracedAppend] = {}
         self._stored: list[_TracedAppend] = []
@@ -68,23 +69,18 @@ class AppendMeter:
         """The client names the span of its next request. False: it does not."""
         context = context_of_bytes(data)
         if context is not None and self._tracer is not None:
-            self._around, self._named_ns = context, self._tracer.now_ns()
+            self.around, self._named_ns = context, self._tracer.now_ns()
         return context is not None
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the client has named the span of the request that arrives next."""
-        return self._around is not None
 
     def take_named(self) -> SpanContext | None:
         """The span around the request that arrives now; None: the client named none."""
-        context, self._around = self._around, None
+        context, self.around = self.around, None
         return context
 
     def arrived(self, item: Measured) -> None:
         if self._timed is None:
             self._timed, self._since_s = item, self._steady_s()
-        if self._tracer is not None and (self._timed is item or self._around is not None):
+        if self._tracer is not None and (self._timed is item or self.around is not None):
             self._begin(self._tracer, item)
 
     def _begin(self, tracer: Tracer, item: Measured) -> None:

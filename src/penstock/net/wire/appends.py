@@ -91,7 +91,8 @@ class AppendSide:
         self._bindings: dict[bytes, Binding | None] = {}
         self._handles: dict[int, Binding] = {}
         self._last_handle = 0
-        self._open: tuple[c.AppendBlock, int, memoryview] | None = None
+        self.open: tuple[c.AppendBlock, int, memoryview] | None = None
+        """The block whose end must be the next frame, if any."""
         self._crowd: Crowd[Binding] = Crowd(host.after_pause, self._retry)
         self._closed = False
         self._answered_bytes = 0
@@ -100,14 +101,9 @@ class AppendSide:
         self.meter = meter
 
     @property
-    def block_open(self) -> bool:
-        """Whether the next frame must be the end of a block."""
-        return self._open is not None
-
-    @property
     def open_bytes(self) -> int:
         """Bytes held of a block whose end has not arrived."""
-        return len(self._open[0].data) if self._open is not None else 0
+        return len(self.open[0].data) if self.open is not None else 0
 
     @property
     def writers(self) -> int:
@@ -161,7 +157,7 @@ class AppendSide:
         dropped."""
         self._closed = True
         self._crowd.close()
-        self._open = None
+        self.open = None
         for binding in self._bindings.values():
             if binding is not None:
                 self._drop_waiting(binding)
@@ -174,7 +170,7 @@ class AppendSide:
         if not isinstance(command, c.AppendBlock):
             raise ProtocolError("a block was expected", code=receiver.code)
         self._known(command.writer)
-        self._open = command, receiver.at + 16, receiver.view
+        self.open = command, receiver.at + 16, receiver.view
 
     def block_end(self, receiver: FrameReceiver, room_bytes: int) -> None:
         """Append a block, and those of the same writer that follow it as long as ``room_bytes`` are not reached. Raises
@@ -183,10 +179,14 @@ class AppendSide:
         binding = self._bindings.get(end.writer) or self._known(end.writer)
         data: Buffer = end.data
         run: BlockRun | None = None
-        if self._open is not None:
-            data = self._assembled(receiver, end, *self._open)
-            self._open = None
-        elif receiver.partial_bytes and data and not (binding.failed or binding.knows_full or self.meter.is_named):
+        if self.open is not None:
+            data = self._assembled(receiver, end, *self.open)
+            self.open = None
+        elif (
+            receiver.partial_bytes
+            and data
+            and not (binding.failed or binding.knows_full or self.meter.around is not None)
+        ):
             # Our own clients gather small appends themselves, and use the length after each.
             left_bytes = min(_RUN_BYTES, room_bytes - self.taken_bytes) - len(data) - OVERHEAD_BYTES
             run = receiver.block_ends(end.writer, end.event_number, left_bytes, OVERHEAD_BYTES)
@@ -196,7 +196,7 @@ class AppendSide:
         """Append the contents of an AppendMany, in order. Raises ProtocolError; appends before the fault are not
         undone."""
         rid, heads, at = decode_many(payload)
-        if self._open is not None:
+        if self.open is not None:
             raise ProtocolError("a block was not ended")
         must_copy, handles = self._host.must_copy, self._handles
         many = Many(self, rid, len(heads))

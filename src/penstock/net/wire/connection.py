@@ -68,7 +68,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._requests = 0
         self._one_large = asyncio.Lock()
         self._writers = 0
-        self._high_bytes = share.limits.write_buffer_bytes
+        self.high_bytes = share.limits.write_buffer_bytes
         self._paused = False
         self._pump_due = False
         self._closing = False
@@ -91,7 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         check = self._share.answer_check
         self.outbox = Outbox(self._share.outboxes, transport, None if check is None else check())
         tune(transport)
-        transport.set_write_buffer_limits(high=self._high_bytes)
+        transport.set_write_buffer_limits(high=self.high_bytes)
         self._share.connections[self] = None
         self._share.telemetry.gauge("wire_connections", len(self._share.connections))
         if len(self._share.connections) > self._limits.connections and not self._share.drop_one():
@@ -101,7 +101,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.silent[self] = self._loop.time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.buffer()[: self._share.turns.room(self)]
+        turns = self._share.turns
+        return self._receiver.buffer(turns.room(self) if turns.held_bytes else turns.budget_bytes)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._share.received_bytes.value += nbytes
@@ -155,17 +156,16 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --- bounds ---
 
-    @property
-    def _blocked(self) -> bool:
-        limits = self._limits
+    def _is_blocked(self) -> bool:
+        reads, held_bytes, waiting = self._reads, self._held_bytes, self._share.turns.waiting
         return (
             self._closing
             or self.draining
-            or self._held_bytes >= limits.held_bytes
-            or self._requests >= limits.requests
-            or self._reads.full
-            or self._starved
-            or not self._share.turns.may_receive(self)
+            or not reads.writable
+            or len(reads.parked) + len(reads.tasks) >= reads.count_max
+            or (held_bytes > 0 and (held_bytes >= self._limits.held_bytes or self._share.full))
+            or (self._requests > 0 and self._requests >= self._limits.requests)
+            or (bool(waiting) and self in waiting)
         )
 
     @property
@@ -187,7 +187,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         elif self._starved or self._share.must_pause(self):
             self._share.starve(self)
-        elif not self._blocked:
+        elif not self._is_blocked():
             self._pump_due = True
             self._loop.call_soon(self._pump_again)
 
@@ -198,26 +198,27 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Take frames as long as there is room for the work they start, then stop reading the socket."""
         stopped = False
-        receiver = self._receiver
+        receiver, appends = self._receiver, self._appends
         try:
-            while receiver.partial_bytes and not (stopped := self._blocked) and receiver.advance():
+            while receiver.start < receiver.end and not (stopped := self._is_blocked()) and receiver.advance():
                 if receiver.code not in _APPENDS:
                     self._on_frame()
-                    self._count_taken()
-                    continue
-                more = self._run_of_appends()
-                self._count_taken()
-                if not more:
+                elif not self._run_of_appends():
                     break
+                if appends.taken_bytes:
+                    self._count_taken()
         except ProtocolError as error:
             self.fail(error)
+        if appends.taken_bytes:
             self._count_taken()
         transport = self._transport
         if self._closing or transport is None:
             return
-        if (held_bytes := receiver.partial_bytes + self._appends.open_bytes) or self._share.turns.connections:
-            self._share.receiving(self, held_bytes, receiver.missing_bytes)
-        blocked = self._blocked
+        if receiver.start < receiver.end or appends.open is not None or self._share.turns.connections:
+            self._share.receiving(self, receiver.partial_bytes + appends.open_bytes, receiver.missing_bytes)
+        blocked = self._is_blocked()
+        if not (stopped or blocked or self._paused):
+            return
         if stopped and not blocked and not self._pump_due:
             # The call above let this connection continue, so complete frames may be waiting.
             self._pump_due = True
@@ -242,7 +243,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def look(self, now: float) -> None:
         receiver = self._receiver
         before, self._place = self._place, receiver.place
-        awaits = receiver.partial_bytes > 0 or self._appends.block_open
+        awaits = receiver.partial_bytes > 0 or self._appends.open is not None
         if not awaits:
             receiver.rest(before)
         if not awaits or before != receiver.place or self._paused:
@@ -294,15 +295,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         code = receiver.code
         if self._share.silent:
             self._share.silent.pop(self, None)
-        if self._appends.block_open:
+        if self._appends.open is not None:
             raise ProtocolError("a block was not ended", code=code)
         if code == _BLOCK:
             self._appends.block(receiver)
             return
-        if (command := admitted(self._permits, decode(code, receiver.payload), self._refuse_access)) is None:
+        asked = decode(code, receiver.payload)
+        command = asked if self._permits is None else admitted(self._permits, asked, self._refuse_access)
+        if command is None:
             return
         if isinstance(command, c.ReadSegment) and command.segment.isascii():
-            self._reads.take(command, self._appends.meter.take_named())
+            meter = self._appends.meter
+            self._reads.take(command, None if meter.around is None else meter.take_named())
             return
         match command:
             case c.ConditionalAppend() | c.ConditionalBlockEnd():
@@ -345,17 +349,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.writers += self._appends.writers - self._writers
         self._writers = self._appends.writers
 
-    def read_ended(self, task: asyncio.Task[None] | None) -> None:
-        if task is None:
-            self.wake()
-        else:
-            self._surface(task)
-
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        self._surface(task)
+        self.ended(task)
 
-    def _surface(self, task: asyncio.Task[None]) -> None:
+    def ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("wire request failed; its connection is closed", extra=self._fields(), exc_info=error)
             self._close()
@@ -470,8 +468,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._check_drained()
 
     def limit_writes(self, size_bytes: int) -> None:
-        if self._transport is not None and size_bytes != self._high_bytes:
-            self._high_bytes = size_bytes
+        if self._transport is not None and size_bytes != self.high_bytes:
+            self.high_bytes = size_bytes
             self._transport.set_write_buffer_limits(high=size_bytes)
 
     def abort(self) -> None:

@@ -38,37 +38,44 @@ class FrameReceiver:
     owner through ``view``.
     """
 
-    __slots__ = ("_allowed", "_arena", "_end", "_pool", "_start", "_wanted", "at", "code", "payload", "view")
+    __slots__ = ("_allowed", "_arena", "_pool", "_wanted", "at", "code", "end", "payload", "start", "view")
 
     def __init__(self, pool: ArenaPool, allowed: frozenset[int]) -> None:
         self._pool = pool
         self._allowed = allowed
         self._wanted = SMALL_BYTES
         self._arena: Arena | None = None
-        self._start = 0
-        self._end = 0
+        self.start = 0
+        """Position in the arena of the bytes that are not parsed yet."""
+        self.end = 0
+        """The position behind them."""
         self.view = memoryview(b"")
         self.code = 0
         self.at = 0
         self.payload = self.view
 
-    def buffer(self) -> memoryview:
-        """The buffer to receive into next. Moves a frame that would cross the arena's end to a new arena that holds it
-        whole."""
-        held = self._end - self._start
-        if not held and self._start > _REWIND_BYTES:
-            self._rewind()
-        need = self._frame_bytes(held) if held else _ROOM_MIN
-        room = len(self.view) - self._end
-        if self._start + need > len(self.view) or room < min(_ROOM_MIN, need):
-            self._turn(held, max(need, held + _ROOM_MIN))
-        return self.view[self._end :]
+    def buffer(self, most_bytes: int = LARGE_BYTES) -> memoryview:
+        """The buffer of at most that size to receive into next. Moves a frame that would cross the arena's end to a new
+        arena that holds it whole."""
+        start, end = self.start, self.end
+        if start == end:
+            if start > _REWIND_BYTES:
+                self._rewind()
+            if self.end + _ROOM_MIN > len(self.view):
+                self._turn(0, _ROOM_MIN)
+        else:
+            held = end - start
+            need = self._frame_bytes(held)
+            if start + need > len(self.view) or len(self.view) - end < min(_ROOM_MIN, need):
+                self._turn(held, max(need, held + _ROOM_MIN))
+        end = self.end
+        return self.view[end : end + most_bytes]
 
     def _frame_bytes(self, held: int) -> int:
         if held < HEADER.size:
             return _ROOM_MIN
         # A header that is not checked yet may claim any size.
-        length = int(HEADER.unpack_from(self.view, self._start)[1])
+        length = int(HEADER.unpack_from(self.view, self.start)[1])
         return HEADER.size + min(max(length, 0), FRAME_MAX_BYTES)
 
     def _rewind(self) -> None:
@@ -77,7 +84,7 @@ class FrameReceiver:
         if self._arena is not None and self._arena.size == SMALL_BYTES:
             self.view = self.payload = memoryview(b"")
             if self._arena.idle:
-                self._start = self._end = 0
+                self.start = self.end = 0
             self.view = self._arena.open()
 
     def _turn(self, held: int, need: int) -> None:
@@ -88,42 +95,42 @@ class FrameReceiver:
             wanted = self._wanted
         arena = self._pool.acquire(need, wanted)
         view = arena.open()
-        view[:held] = self.view[self._start : self._end]
+        view[:held] = self.view[self.start : self.end]
         self.payload = view[:0]
         self._let_go()
-        self._arena, self.view, self._start, self._end = arena, view, 0, held
+        self._arena, self.view, self.start, self.end = arena, view, 0, held
 
     def received(self, size: int) -> None:
         """Count ``size`` bytes that were written at the beginning of ``buffer()``."""
         # A connection that fills its buffer gets a larger one; idle connections keep the smallest.
         self._wanted = MEDIUM_BYTES if size >= _BUSY_BYTES else self._wanted
-        self._end += size
+        self.end += size
 
     def advance(self) -> bool:
         """Move to the next frame; False until it has arrived in full. Raises ProtocolError if its header is invalid."""
-        start = self._start
-        held = self._end - start
-        if held < HEADER.size:
+        at = self.start + HEADER.size
+        if at > self.end:
             return False
-        code, length = HEADER.unpack_from(self.view, start)
-        check_header(code, length, self._allowed)
-        at = start + HEADER.size
-        if held < HEADER.size + length:
+        code, length = HEADER.unpack_from(self.view, self.start)
+        if code not in self._allowed or not 0 <= length <= FRAME_MAX_BYTES:
+            check_header(code, length, self._allowed)
+        behind = at + length
+        if behind > self.end:
             return False
-        self._start = at + length
+        self.start = behind
         self.code = code
         self.at = at
-        self.payload = self.view[at : self._start]
+        self.payload = self.view[at:behind]
         return True
 
     def block_ends(self, writer: bytes, last_number: int, most_bytes: int, extra_bytes: int) -> BlockRun | None:
         """Take the AppendBlockEnds that follow this frame, as ``decode_block_ends`` does; None: there are none."""
-        if self._end - self._start < BLOCK_END_LEAST_BYTES:
+        if self.end - self.start < BLOCK_END_LEAST_BYTES:
             return None
-        run, self._start = decode_block_ends(
+        run, self.start = decode_block_ends(
             self.view,
-            self._start,
-            self._end,
+            self.start,
+            self.end,
             writer=writer,
             last_number=last_number,
             most_bytes=most_bytes,
@@ -134,30 +141,30 @@ class FrameReceiver:
     @property
     def partial_bytes(self) -> int:
         """Bytes received that do not make up a whole frame yet."""
-        return self._end - self._start
+        return self.end - self.start
 
     @property
     def missing_bytes(self) -> int:
         """Number of bytes that the incomplete frame still needs."""
-        held = self._end - self._start
+        held = self.end - self.start
         return max(0, self._frame_bytes(held) - held) if held >= HEADER.size else 0
 
     @property
     def place(self) -> tuple[int, int]:
         """A value that differs for each frame that is awaited."""
-        return id(self._arena), self._start
+        return id(self._arena), self.start
 
     def rest(self, place: tuple[int, int]) -> None:
         """Hold no memory while nothing arrives: return the arena if all is parsed and ``place`` has not changed since
         the last check."""
-        if self._arena is not None and self._start == self._end and place == self.place:
+        if self._arena is not None and self.start == self.end and place == self.place:
             self.close()
 
     def close(self) -> None:
         """Return the arena to the pool. Views of it stay valid."""
         self.payload = memoryview(b"")
         self._let_go()
-        self._start = self._end = 0
+        self.start = self.end = 0
 
     def _let_go(self) -> None:
         self.view = memoryview(b"")
@@ -262,11 +269,13 @@ class Outbox:
         if self._may_answer is not None and not self._may_answer():
             self._transport.abort()
             return
+        if len(parts) == 1:
+            self.sent_bytes += len(parts[0])
+            self._transport.write(parts[0])
+            return
         size = sum(map(len, parts))
         self.sent_bytes += size
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        elif size <= _JOIN_BYTES:
+        if size <= _JOIN_BYTES:
             # One small copy is cheaper than a vector of tiny parts.
             self._transport.write(b"".join(parts))
         elif self._encrypts:

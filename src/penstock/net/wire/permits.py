@@ -126,10 +126,8 @@ def address_of(transport: BaseTransport | None) -> str:
     return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
 
-def admitted(permits: Permits | None, command: Command, refuse: Callable[[Any, Command], None]) -> Command | None:
+def admitted(permits: Permits, command: Command, refuse: Callable[[Any, Command], None]) -> Command | None:
     """The command if it may be served; None: it was refused."""
-    if permits is None:
-        return command
     try:
         return permits.admit(command)
     except (UnauthenticatedError, PermissionDeniedError) as error:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
 from penstock.codec.wire import commands as c
-from penstock.codec.wire.frames import RID, Command
+from penstock.codec.wire.frames import Command
 from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError, UnauthenticatedError
 from penstock.model.traces.spans import Kind, Span, SpanContext, active, segment_attributes
 from penstock.net.wire.frames import Outbox
@@ -32,29 +33,24 @@ class ReadingConnection(Protocol):
     @property
     def outbox(self) -> Outbox | None: ...
 
+    @property
+    def high_bytes(self) -> int:
+        """See ``limit_writes``."""
+        ...
+
     def limit_writes(self, size_bytes: int) -> None:
         """Count the peer as slow once this many bytes are unsent."""
         ...
 
     def refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None: ...
 
-    def read_ended(self, task: asyncio.Task[None] | None) -> None:
-        """A read is answered; its task, if it had one, may have failed."""
+    def wake(self) -> None:
+        """A read is answered."""
         ...
 
-
-class _Parked:
-    """A read that waits at a tail."""
-
-    __slots__ = ("_side", "command", "tail")
-
-    def __init__(self, side: ReadSide, command: c.ReadSegment) -> None:
-        self._side = side
-        self.command = command
-        self.tail: Tail | None = None
-
-    def resume(self) -> None:
-        self._side.resume(self)
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """A read is answered, or its task has failed."""
+        ...
 
 
 class ReadSide:
@@ -66,11 +62,12 @@ class ReadSide:
         self._permits = permits
         self._share = share
         self._store = share.store
-        self._limits = share.limits
-        self._count_max = share.limits.parked_reads + share.limits.requests
+        self._tails = share.tails
+        self._parked_max = share.limits.parked_reads
+        self.count_max = share.limits.parked_reads + share.limits.requests
         # Dicts, for their order: waiting reads are woken, and answered at the end, in order of arrival.
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._parked: dict[_Parked, None] = {}
+        self.tasks: dict[asyncio.Task[None], None] = {}
+        self.parked: dict[int, c.ReadSegment] = {}
         self._reading = asyncio.Semaphore(share.limits.reading)
         self.writable = True
         """Whether the peer reads its replies."""
@@ -84,12 +81,7 @@ class ReadSide:
     @property
     def count(self) -> int:
         """Number of reads not yet answered."""
-        return len(self._tasks) + len(self._parked)
-
-    @property
-    def full(self) -> bool:
-        """Whether no more reads may come: too many are not answered, or the peer does not read its replies."""
-        return len(self._tasks) + len(self._parked) >= self._count_max or not self.writable
+        return len(self.tasks) + len(self.parked)
 
     async def collected(self) -> None:
         """Return once the peer reads its replies, or has disconnected."""
@@ -99,7 +91,7 @@ class ReadSide:
         """The peer is slow."""
         self.writable = False
         self._collected.clear()
-        self._share.sending[self] = None
+        self._share.sends(self, now=True)
 
     def go_on(self) -> None:
         """The peer has read what it was sent."""
@@ -114,22 +106,21 @@ class ReadSide:
         """Drop waiting reads."""
         self._may_go_on()
         self._take_parked()
-        for task in list(self._tasks):
+        for task in list(self.tasks):
             task.cancel()
 
     def drain(self) -> None:
         """Answer waiting reads with an empty reply."""
-        for parked in self._take_parked():
-            self._send_nothing(parked.command)
-        for task in list(self._tasks):
+        for command in self._take_parked():
+            self._send_nothing(command)
+        for task in list(self.tasks):
             task.cancel()
 
-    def _take_parked(self) -> dict[_Parked, None]:
-        taken, self._parked = self._parked, {}
-        for parked in taken:
-            if parked.tail is not None:
-                parked.tail.leave(parked)
-        return taken
+    def _take_parked(self) -> Iterable[c.ReadSegment]:
+        taken, self.parked = self.parked, {}
+        for number, command in taken.items():
+            self._tails.leave(number, command)
+        return taken.values()
 
     # --- without a task ---
 
@@ -147,55 +138,65 @@ class ReadSide:
             # any more (a short one may be the end of a verified one), and a long name is kept once.
             token = command.token if len(command.token) <= _SHORT else ""
             command = command._replace(token=token, segment=sys.intern(command.segment))
-        if len(self._parked) + self._waiting_tasks >= self._limits.parked_reads or not self._park(command):
-            self._answer(command)
+        if not self._park(command):
+            self._answer(command, {})
 
     def _park(self, command: c.ReadSegment) -> bool:
-        parked = _Parked(self, command)
-        parked.tail = self._share.tails.park(parked, command.segment, command.offset)
-        if parked.tail is None:
+        """Let the read wait. False: it need not wait, or too many do."""
+        parked = self.parked
+        if len(parked) + self._waiting_tasks >= self._parked_max or not (number := self._tails.park(self, command)):
             return False
-        self._parked[parked] = None
+        parked[number] = command
         return True
 
-    def _answer(self, command: c.ReadSegment) -> None:
-        outbox = self._connection.outbox
+    def _answer(self, command: c.ReadSegment, known: dict[int, Answer]) -> None:
+        """``known``: the answers so far to reads of the same place, by the most bytes that they may have."""
         fair = self._share.reply_bytes
-        if outbox is None or not self._may_send(fair):
+        if not self._may_send(fair):
             self._start(command)
             return
-        limit = _limit(command)
-        self._connection.limit_writes(fair)
-        # Under memory pressure only the bytes sent may stay: a view keeps its whole block alive.
-        answer = self._share.tails.answer(command.segment, command.offset, min(limit, fair), copied=fair < limit)
+        if self._connection.high_bytes != fair:
+            self._connection.limit_writes(fair)
+        most_bytes = command.suggested_bytes
+        if not _READ_MIN_BYTES <= most_bytes <= READ_MAX_BYTES or most_bytes > fair:
+            most_bytes = min(_limit(command), fair)
+        answer = known.get(most_bytes) or self._look_up(command, most_bytes, known)
         if answer is None:
             self._start(command)
         else:
             self._send(command, answer)
 
-    def resume(self, parked: _Parked) -> None:
-        """Check again."""
-        if self._parked.pop(parked, self) is self:
+    def _look_up(self, command: c.ReadSegment, most_bytes: int, known: dict[int, Answer]) -> Answer | None:
+        """The answer to a read of data in memory. None: the read must wait, or would fail."""
+        found = self._store.read_now(command.segment, command.offset, most_bytes)
+        if found is None or not (found.parts or found.end_of_segment):
+            return None
+        # Under memory pressure only the bytes sent may stay: a view keeps its whole block alive.
+        answer = known[most_bytes] = Answer(command.segment, found, copied=most_bytes < _limit(command))
+        return answer
+
+    def resume(self, number: int, tail: Tail) -> None:
+        command = self.parked.pop(number, None)
+        if command is None:
             return  # closed or drained meanwhile
-        command = parked.command
-        if parked.tail is not None and parked.tail.gone:
+        if tail.gone:
             # The read must not continue with another segment of the same name.
             error = SegmentNotFoundError("no such segment", segment=command.segment)
             self._refuse(error, command)
         else:
-            self._answer(command)
-        self._connection.read_ended(None)
+            self._answer(command, tail.answers)
+        self._connection.wake()
 
     # --- with one ---
 
     def _start(self, command: c.ReadSegment) -> None:
         task = self._share.loop.create_task(self._read(command))
-        self._tasks[task] = None
+        self.tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        self._connection.read_ended(task)
+        self.tasks.pop(task, None)
+        self._connection.ended(task)
 
     async def _read(self, command: c.ReadSegment) -> None:
         """Answer a read. At a tail it waits, if possible without a task; a close answers it with an empty reply."""
@@ -204,7 +205,7 @@ class ReadSide:
             while True:
                 async with self._reading:
                     found = await self._gather(command, limit)
-                    full = len(self._parked) + self._waiting_tasks >= self._limits.parked_reads
+                    full = len(self.parked) + self._waiting_tasks >= self._parked_max
                     if any(map(len, found.parts)) or found.end_of_segment or full:
                         self._send(command, Answer(command.segment, found))
                         return
@@ -243,7 +244,7 @@ class ReadSide:
             else:
                 break
         self._gathering_bytes += size_bytes
-        self._share.sending[self] = None
+        self._share.sends(self, now=True)
         try:
             self._connection.limit_writes(fair)
             found = await self._store.read(command.segment, command.offset, size_bytes, wait=False)
@@ -266,7 +267,7 @@ class ReadSide:
 
     def _sent(self) -> None:
         if not self._gathering_bytes and self.writable:
-            self._share.sending.pop(self, None)
+            self._share.sends(self, now=False)
 
     def _refuse(self, error: PenstockError, command: c.ReadSegment) -> None:
         if self._spans and (span := self._spans.pop(command.rid, None)) is not None:
@@ -286,7 +287,7 @@ class ReadSide:
                 self._refuse(error, command)
                 return
         if outbox is not None:
-            outbox.put_parts((*answer.parts, RID.pack(command.rid)), answer.size_bytes)
+            outbox.put_parts(answer.to(command.rid), answer.size_bytes)
             if self._spans and (span := self._spans.pop(command.rid, None)) is not None:
                 span.set("penstock.read.bytes", answer.data_bytes)
                 span.end()

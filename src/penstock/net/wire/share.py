@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
+from penstock.codec.wire.commands import ReadSegment
 from penstock.codec.wire.frames import RID, segment_read_parts
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
 from penstock.model.values.dataclass import dataclass
@@ -29,6 +31,7 @@ _REPLY_BYTES_MIN = 64 << 10
 _WAKES = 128
 """Waiting reads answered in one pass of the event loop: about a millisecond of work."""
 _SMALL_BYTES = 64 << 10
+_pack_rid = RID.pack
 _GRACE_TURNS = 4  # turns before a connection's memory may be taken for others
 
 
@@ -77,18 +80,18 @@ class SharedConnection(Protocol):
         ...
 
 
-class WaitingRead(Protocol):
-    """A read that waits at a tail."""
+class WaitingSide(Protocol):
+    """The reads of one connection, some of which wait at a tail."""
 
-    def resume(self) -> None:
-        """Look again."""
+    def resume(self, number: int, tail: Tail) -> None:
+        """Check again the waiting read that has this number."""
         ...
 
 
 class Answer:
     """The frame of a SegmentRead for all readers of the same bytes, without its end: the number of the request."""
 
-    __slots__ = ("data_bytes", "parts", "size_bytes")
+    __slots__ = ("_parts", "_small", "data_bytes", "size_bytes")
 
     def __init__(self, segment: str, found: SegmentRead, *, copied: bool = False) -> None:
         """``copied``: do not hold the memory that the data is a view of."""
@@ -96,36 +99,43 @@ class Answer:
         size_bytes = sum(map(len, parts))
         self.data_bytes = size_bytes - len(parts[0])
         self.size_bytes = size_bytes + RID.size
-        self.parts: Sequence[Buffer] = parts
-        if copied or size_bytes < _SMALL_BYTES:
-            self.parts = (b"".join(parts),)
+        self._parts: Sequence[Buffer] = parts
+        self._small = b""
+        if size_bytes < _SMALL_BYTES:
+            self._parts, self._small = (), b"".join(parts)
+        elif copied:
+            self._parts = (b"".join(parts),)
+
+    def to(self, rid: int) -> Sequence[Buffer]:
+        """The parts of the frame that answers the request of this number."""
+        end = _pack_rid(rid)
+        return (self._small + end,) if self._small else (*self._parts, end)
 
 
 class Tail:
     """The reads that wait at one place of a segment, in order of arrival. They share one watch of the store."""
 
-    __slots__ = ("_tails", "place", "reads", "watch")
+    __slots__ = ("_tails", "answers", "gone", "place", "sides", "watch")
+
+    watch: Watch
 
     def __init__(self, tails: Tails, place: tuple[str, int]) -> None:
         self._tails = tails
         self.place = place
-        self.reads: dict[WaitingRead, None] = {}
-        self.watch: Watch | None = None
-
-    @property
-    def gone(self) -> bool:
+        self.sides: dict[int, WaitingSide] = {}
+        """By the numbers of the reads."""
+        self.answers: dict[int, Answer] = {}
+        """The answers of the current pass of the event loop, by the most bytes that they may have."""
+        self.gone = False
         """Whether the segment was deleted. Another one may have its name by now."""
-        return self.watch is not None and self.watch.gone
+
+    def look(self) -> None:
+        """Look at the segment again: since the last pass it may have changed."""
+        self.answers = {}
+        self.gone = self.watch.gone
 
     def changed(self) -> None:
         self._tails.wake(self)
-
-    def leave(self, read: WaitingRead) -> None:
-        """Wait no longer. Does nothing after the segment has changed."""
-        if self.watch is not None and self.reads.pop(read, self) is None:
-            self.watch.cancel()
-            if not self.reads:
-                self._tails.drop(self)
 
 
 class Tails:
@@ -135,63 +145,59 @@ class Tails:
         self._store = store
         self._loop = loop
         self._places: dict[tuple[str, int], Tail] = {}
-        self._woken: deque[WaitingRead] = deque()
+        self._last_number = 0
+        self._woken: deque[tuple[int, WaitingSide, Tail]] = deque()
         self._waking = False
-        self._answers: dict[tuple[str, int, int, bool], Answer] | None = None
-        """The answers of the current pass. Between passes the segment may change."""
 
-    def park(self, read: WaitingRead, segment: str, offset: int) -> Tail | None:
-        """Let the read wait. None: it need not or may not wait; see ``ServedReads.watch``."""
-        place = (segment, offset)
+    def park(self, side: WaitingSide, command: ReadSegment) -> int:
+        """Let the read wait. Returns its number among those that wait; 0: it need not or may not wait, see
+        ``ServedReads.watch``."""
+        place = command[:2]
         tail = self._places.get(place)
         if tail is None:
             tail = Tail(self, place)
-            tail.watch = self._store.watch(segment, offset, tail.changed)
-            if tail.watch is None:
-                return None
+            watch = self._store.watch(*place, tail.changed)
+            if watch is None:
+                return 0
+            tail.watch = watch
             self._places[place] = tail
-        elif tail.watch is None or not tail.watch.join():
-            return None
-        tail.reads[read] = None
-        return tail
+        elif not tail.watch.join():
+            return 0
+        self._last_number = number = self._last_number + 1
+        tail.sides[number] = side
+        return number
 
-    def drop(self, tail: Tail) -> None:
-        """Forget a tail at which no read waits any more."""
-        del self._places[tail.place]
+    def leave(self, number: int, command: ReadSegment) -> None:
+        """Let the read wait no longer. Does nothing after the segment has changed."""
+        tail = self._places.get(command[:2])
+        if tail is not None and tail.sides.pop(number, None) is not None:
+            tail.watch.cancel()
+            if not tail.sides:
+                del self._places[tail.place]
 
     def wake(self, tail: Tail) -> None:
         """Let the reads check again, after those woken before them and after acknowledgements. Each pass of the loop
         resumes only some of them: an append that wakes thousands must not delay the appends after it."""
-        self.drop(tail)
-        self._woken += tail.reads
-        tail.reads = {}
+        del self._places[tail.place]
+        self._woken += zip(tail.sides, tail.sides.values(), repeat(tail))
+        tail.sides = {}
         if not self._waking:
             self._waking = True
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        self._answers = {}
+        woken, before = self._woken, None
         try:
-            for _ in range(min(len(self._woken), _WAKES)):
-                self._woken.popleft().resume()
+            for _ in range(min(len(woken), _WAKES)):
+                number, side, tail = woken.popleft()
+                if tail is not before:
+                    tail.look()
+                    before = tail
+                side.resume(number, tail)
         finally:
-            self._answers = None
             self._waking = bool(self._woken)
             if self._waking:
                 self._loop.call_soon(self._resume)
-
-    def answer(self, segment: str, offset: int, max_bytes: int, *, copied: bool) -> Answer | None:
-        """The answer to a read of data in memory, made once in a pass. None: the read must wait, or would fail."""
-        place = (segment, offset, max_bytes, copied)
-        if self._answers is not None and (known := self._answers.get(place)) is not None:
-            return known
-        found = self._store.read_now(segment, offset, max_bytes)
-        if found is None or not (found.parts or found.end_of_segment):
-            return None
-        answer = Answer(segment, found, copied=copied)
-        if self._answers is not None:
-            self._answers[place] = answer
-        return answer
 
 
 class ServerShare:
@@ -225,8 +231,9 @@ class ServerShare:
         self.connections: dict[SharedConnection, None] = {}
         self.cleanups: dict[asyncio.Task[None], None] = {}
         self.sending: dict[object, None] = {}
-        """The read sides that gather data, or whose peers are slow to collect it."""
-        self._reply_bytes_alone = max(_REPLY_BYTES_MIN, min(limits.write_buffer_bytes, limits.replies_bytes))
+        self.reply_bytes = 0
+        """Read data that one connection may hold unsent now."""
+        self._divide_replies()
         self.tails = Tails(store, loop)
         self.outboxes = Sending(loop)
         self.reads, self.read_bytes = telemetry.tally("wire_reads"), telemetry.tally("wire_read_bytes")
@@ -256,13 +263,17 @@ class ServerShare:
         """Bytes that all connections together may still take."""
         return self.limits.held_bytes_total - self._held_bytes
 
-    @property
-    def reply_bytes(self) -> int:
-        """Read data that one connection may hold unsent now."""
-        if not self.sending:
-            return self._reply_bytes_alone
-        fair = self.limits.replies_bytes // len(self.sending)
-        return max(_REPLY_BYTES_MIN, min(self.limits.write_buffer_bytes, fair))
+    def sends(self, side: object, *, now: bool) -> None:
+        """Set whether a connection gathers data, or its peer is slow to collect it."""
+        if now:
+            self.sending[side] = None
+        else:
+            self.sending.pop(side, None)
+        self._divide_replies()
+
+    def _divide_replies(self) -> None:
+        fair = self.limits.replies_bytes // max(1, len(self.sending))
+        self.reply_bytes = max(_REPLY_BYTES_MIN, min(self.limits.write_buffer_bytes, fair))
 
     @property
     def full(self) -> bool:
@@ -290,7 +301,7 @@ class ServerShare:
 
     def must_pause(self, connection: SharedConnection) -> bool:
         """Whether the rest of its frame has to wait."""
-        return not self.turns.may_receive(connection)
+        return connection in self.turns.waiting
 
     def _turn_over(self) -> None:
         self._turn = None

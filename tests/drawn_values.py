@@ -8,6 +8,7 @@ import enum
 import random
 import types
 import typing
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,12 @@ PLAIN: dict[Any, collections.abc.Callable[[random.Random], Any]] = {
     SegmentId: lambda rng: rng.choice([make_segment_id(0, 0), make_segment_id(1, 1), *NUMBERS]),
     KeyRange: lambda rng: rng.choice([KeyRange(low=0.0, high=0.5), KeyRange(low=0.5, high=1.0)]),
 }
+
+
+@cache
+def hints_of(declared: Any) -> dict[str, Any]:
+    """The evaluated type hints of a function or class. To evaluate them takes most of the time of a draw."""
+    return typing.get_type_hints(declared)
 
 
 def some(rng: random.Random, draw: collections.abc.Callable[[], Any]) -> list[Any]:
@@ -61,7 +68,7 @@ def value_of(rng: random.Random, hint: Any) -> Any:
 
 def record(rng: random.Random, kind: Any) -> Any:
     """A record with a few fields drawn, the others at their defaults. Raises PenstockError if no such one is legal."""
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     drawn = {
         item.name: value_of(rng, hints[item.name])
         for item in dataclasses.fields(kind)

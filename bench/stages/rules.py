@@ -26,6 +26,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"net/wire/append_meter|app/telemetry|net/wire/watch|segmentstore/tail_reads", "counters"),
     (r"net/wire/connection\.py|codec/wire/|net/wire/frames", "receive and parse"),
     (r"net/wire/\S*read|segmentstore/calls/read|segmentstore/reading|segmentstore/cache|segmentstore/\S*tail", "read"),
+    (r"net/wire/share\.py \S*(Tail|Answer)", "read"),
     (r"net/wire/", "writers and numbers"),
     (r"segmentstore/calls/|core/segments/|segmentstore/store\.py", "decide"),
     (r"storage/log/|durability/shared_log", "log: write and sync"),

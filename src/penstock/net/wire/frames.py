@@ -19,6 +19,7 @@ from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Aren
 from penstock.ports.files import Buffer
 
 _ROOM_MIN = 2048  # bytes; with less free space after the bytes held, the buffer is replaced
+_HEADER_BYTES, _header_at = HEADER.size, HEADER.unpack_from
 _BUSY_BYTES = 64 << 10
 _BIG_FRAME_BYTES = 256 << 10
 _REWIND_BYTES = 16 << 10
@@ -108,19 +109,20 @@ class FrameReceiver:
 
     def advance(self) -> bool:
         """Move to the next frame; False until it has arrived in full. Raises ProtocolError if its header is invalid."""
-        at = self.start + HEADER.size
-        if at > self.end:
+        view, start, end = self.view, self.start, self.end
+        at = start + _HEADER_BYTES
+        if at > end:
             return False
-        code, length = HEADER.unpack_from(self.view, self.start)
+        code, length = _header_at(view, start)
         if code not in self._allowed or not 0 <= length <= FRAME_MAX_BYTES:
             check_header(code, length, self._allowed)
         behind = at + length
-        if behind > self.end:
+        if behind > end:
             return False
         self.start = behind
         self.code = code
         self.at = at
-        self.payload = self.view[at:behind]
+        self.payload = view[at:behind]
         return True
 
     def block_ends(self, writer: bytes, last_number: int, most_bytes: int, extra_bytes: int) -> BlockRun | None:
@@ -226,7 +228,6 @@ class Outbox:
         "_sending",
         "_transport",
         "data_bytes",
-        "sent_bytes",
     )
 
     def __init__(
@@ -241,7 +242,6 @@ class Outbox:
         self._encrypts = transport.get_extra_info("ssl_object") is not None
         self._parts: list[Buffer] = []
         self._scheduled = False
-        self.sent_bytes = 0
         self.data_bytes = 0
         """Bytes of frames queued in parts, which hold data, that are not written yet."""
 
@@ -270,12 +270,8 @@ class Outbox:
             self._transport.abort()
             return
         if len(parts) == 1:
-            self.sent_bytes += len(parts[0])
             self._transport.write(parts[0])
-            return
-        size = sum(map(len, parts))
-        self.sent_bytes += size
-        if size <= _JOIN_BYTES:
+        elif sum(map(len, parts)) <= _JOIN_BYTES:
             # One small copy is cheaper than a vector of tiny parts.
             self._transport.write(b"".join(parts))
         elif self._encrypts:

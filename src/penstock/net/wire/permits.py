@@ -12,7 +12,7 @@ from penstock.core.access.commands import WITHOUT_TOKEN, permits
 from penstock.core.access.refusals import Reason, Refusal
 from penstock.model.errors import PermissionDeniedError, UnauthenticatedError
 from penstock.net.wire.wire_errors import plain_token
-from penstock.ports.access.tokens import TokenVerifier
+from penstock.ports.access.tokens import Delegated, TokenVerifier
 from penstock.ports.telemetry import Telemetry
 
 GRACE_S = 5.0
@@ -20,6 +20,8 @@ GRACE_S = 5.0
 AGAIN_S = 1.0
 """Until a setup is looked at again that was still in progress when its token expired."""
 _LATE_S_MAX = 86_400.0
+_READABLE_MAX = 64  # segments
+_READABLE_CHARACTERS = 256  # a longer name is not kept
 
 
 class Permits:
@@ -43,6 +45,8 @@ class Permits:
         self._loop = loop
         self._expire = expire
         self._timers: dict[bytes, TimerHandle] = {}
+        self._readable: dict[str, Delegated] = {}
+        """The verified tokens that allowed the last reads, by segment. The verifier still checks each token's end."""
 
     def admit(self, command: Command) -> Command:
         """The command if its token allows it. A read comes back with the time at which its token ends in place of the
@@ -53,13 +57,27 @@ class Permits:
         if token is None:
             raise UnauthenticatedError("this command has no token, so it needs a connection to the controller")
         found = self._verifier.verify(plain_token(token))
-        if not permits(command, found.on):
-            raise PermissionDeniedError("the token does not allow this command", identity=found.subject)
         if isinstance(command, c.ReadSegment):
-            return command._replace(token=str(found.expires_ms))
+            segment, offset, suggested_bytes, _, rid = command
+            if self._readable.get(segment) is not found:
+                self._check(command, found)
+                self._note_readable(segment, found)
+            return c.ReadSegment(segment, offset, suggested_bytes, str(found.expires_ms), rid)
+        self._check(command, found)
         if isinstance(command, c.SetupAppend):
             self._watch(command, found.expires_ms)
         return command
+
+    @staticmethod
+    def _check(command: Command, found: Delegated) -> None:
+        if not permits(command, found.on):
+            raise PermissionDeniedError("the token does not allow this command", identity=found.subject)
+
+    def _note_readable(self, segment: str, found: Delegated) -> None:
+        if len(self._readable) >= _READABLE_MAX:
+            self._readable.clear()
+        if len(segment) <= _READABLE_CHARACTERS:
+            self._readable[segment] = found
 
     def note(self, error: UnauthenticatedError | PermissionDeniedError, command: Command) -> None:
         """Report a refusal."""

@@ -36,9 +36,9 @@ def written(array, keys, lanes, memory=None):
     for prepared in ArrowBatch(array, keys, BLOCK_BYTES, memory or PieceMemory(1 << 24)).pieces(lambda: lanes):
         for lane, block in prepared:
             found = split_events(bytes(block.data))
-            assert len(found) == block.count
+            assert len(found) == block.event_count
             events.setdefault(id(lane), []).extend(found)
-            own_keys.setdefault(id(lane), []).extend(block.keys or [None] * block.count)
+            own_keys.setdefault(id(lane), []).extend(block.keys_in(lane) or [None] * block.event_count)
             blocks.append(block)
     return events, own_keys, blocks
 
@@ -108,7 +108,7 @@ def test_memory_that_somebody_looks_at_is_never_framed_into():
         event = bytes([number]) * 100
         _, _, blocks = written(pa.array([event] * 9000), None, lanes, memory)
         # Of each piece one block is still on its way, wherever that is.
-        held.append((blocks[0].data[5 * 108 :], frame_events([event] * (blocks[0].count - 5))))
+        held.append((blocks[0].data[5 * 108 :], frame_events([event] * (blocks[0].event_count - 5))))
         del blocks
         if number % 3 == 2:
             held.pop(0)

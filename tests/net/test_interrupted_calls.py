@@ -71,18 +71,22 @@ class Watched:
         self.must: list[bytes] = []
         self.may: list[bytes] = []
         self.shifted: list[tuple[bytes, object]] = []
-        counted = WriterCore._count
+        for name in ("_enqueue", "adopt"):
+            monkeypatch.setattr(WriterCore, name, self.checked(getattr(WriterCore, name)))
 
-        def count(core, block):
-            keys = block.keys or [None] * block.count
-            if len(keys) != block.count:
+    def checked(self, take):
+        """The step that takes a block, with a look at the keys of its events."""
+
+        def checked(core, sender, block):
+            keys = block.keys_in(sender.lane) or [None] * block.event_count
+            if len(keys) != block.event_count:
                 self.shifted.append((bytes(block.data)[:40], keys))
             for one, key in zip(split_events(bytes(block.data)), keys, strict=False):
                 if one.partition(b"|")[0] != str(key).encode():
                     self.shifted.append((one, key))
-            counted(core, block)
+            take(core, sender, block)
 
-        monkeypatch.setattr(WriterCore, "_count", count)
+        return checked
 
     def write(self, writer, key: str | None) -> None:
         one = event(str(key), next(self.numbers))

@@ -7,6 +7,7 @@ import pytest
 
 from penstock.codec.wire.commands import SegmentIsSealed
 from penstock.model.errors import NotConnectedError, SegmentSealedError
+from penstock.net.dial.wire_append_pool import append_to
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_lines import AppendConnection, Line
 from penstock.ports.data.segments import NO_EVENT, Append
@@ -54,11 +55,11 @@ def test_what_the_store_dropped_at_a_setup_fails_and_the_line_goes_on(expected):
         connection = AppendConnection(store)
         line = Line("s", UUID(int=1), lambda line: None)
         line.opened(connection, NO_EVENT)
-        dropped = line.append(append(1, NO_EVENT, expected=expected))
+        dropped = append_to(line, append(1, NO_EVENT, expected=expected))
         assert len(store.sent) == 1
         # The caller has given up, and asks what is stored. The store answers what it holds first: nothing.
         line.hold()
-        again = line.append(append(1, NO_EVENT))
+        again = append_to(line, append(1, NO_EVENT))
         assert len(store.sent) == 1, "nothing is sent before the setup is answered"
         line.opened(connection, NO_EVENT)
         with pytest.raises(NotConnectedError):
@@ -77,12 +78,12 @@ def test_a_refusal_says_nothing_of_appends_before_the_refused_one():
         line.opened(connection, NO_EVENT, handle=1)
         other = Line("t", UUID(int=2), lambda line: None)
         other.opened(connection, NO_EVENT, handle=2)
-        other.append(append(1, NO_EVENT))
-        gathered = line.append(append(1, NO_EVENT))  # Its frame is answered when all others in it are decided.
+        append_to(other, append(1, NO_EVENT))
+        gathered = append_to(line, append(1, NO_EVENT))  # Its frame is answered when all others in it are decided.
         connection.send_gathered()
         line.handle = None  # What follows travels by itself, as a large append does.
-        alone, behind = line.append(append(2, 1)), line.append(append(3, 2))
-        assert [item.with_others for item in line._in_flight()] == [True, False, False]
+        alone, behind = append_to(line, append(2, 1)), append_to(line, append(3, 2))
+        assert [request.event_number for request in line._alone_in_flight()] == [2, 3]
         line(SegmentIsSealed(1, "s", "", 2))
         with pytest.raises(NotConnectedError):
             await gathered

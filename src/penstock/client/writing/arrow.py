@@ -5,7 +5,7 @@ Importing it raises MissingExtraError where one of them is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 try:
@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     raise missing_extra(error.name, "arrow") from error
 
 from penstock.client.writing.lanes import LaneMap
-from penstock.client.writing.prepare import prepare_events
+from penstock.client.writing.prepare import Prepared, prepare_events
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.write_blocks import WriteBlock
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
@@ -167,7 +167,7 @@ class ArrowBatch:
         """Number of events that are in no piece yet, and their bytes with headers."""
         return len(self._data) - self._next, int(self._bounds[-1] - self._bounds[self._next])
 
-    def pieces(self, lanes: Callable[[], LaneMap]) -> Iterator[list[tuple[Lane, WriteBlock]]]:
+    def pieces(self, lanes: Callable[[], LaneMap]) -> Iterator[Prepared]:
         """Blocks with the lanes they belong to. ``lanes`` gives the map of the moment: it may change between pieces."""
         if self._is_large:
             self._next = len(self._data)
@@ -188,12 +188,12 @@ class ArrowBatch:
         lanes_fed = _KEYLESS_BLOCKS if self._keys is None else lanes.width
         return min(max(_PIECE_BYTES_MIN, lanes_fed * self._block_bytes), PIECE_BYTES_MAX)
 
-    def _keyless(self, lanes: LaneMap, start: int, end: int) -> list[tuple[Lane, WriteBlock]]:
+    def _keyless(self, lanes: LaneMap, start: int, end: int) -> Prepared:
         view, bounds = self._framed(start, end, None)
-        prepared = []
+        prepared = Prepared()
         for first, last in _even_runs(bounds, 0, end - start, self._block_bytes):
             lane = lanes[None]
-            prepared.append((lane, WriteBlock(view[int(bounds[first]) : int(bounds[last])], last - first, None, 0)))
+            prepared.add(lane, WriteBlock(view[int(bounds[first]) : int(bounds[last])], last - first, None, 0))
             lanes.rotate(lane)
         return prepared
 
@@ -208,7 +208,7 @@ class ArrowBatch:
             coded.route(lanes)
         return coded
 
-    def _keyed(self, coded: _Coded, keys: pa.Array, lanes: LaneMap, start: int) -> list[tuple[Lane, WriteBlock]]:
+    def _keyed(self, coded: _Coded, keys: pa.Array, lanes: LaneMap, start: int) -> Prepared:
         end = start + len(keys)
         distinct, lane_of = coded.distinct, coded.lane_of
         if coded.null_code is not None:
@@ -223,15 +223,14 @@ class ArrowBatch:
         # Sorted by lane; stable, so that the order within a lane is kept. Sixteen bits are sorted in one pass.
         order = None if int(counts.max()) == end - start else np.argsort(place, kind="stable")
         view, bounds = self._framed(start, end, order)
-        prepared = []
+        row_keys = _RowKeys(keys, order)
+        prepared = Prepared()
         at = 0
         for number in np.flatnonzero(counts).tolist():
             upto = at + int(counts[number])
             for first, last in _even_runs(bounds, at, upto, self._block_bytes):
                 data = view[int(bounds[first]) : int(bounds[last])]
-                prepared.append(
-                    (distinct[number], WriteBlock(data, last - first, _RowKeys(keys, order, first, last), 0))
-                )
+                prepared.add(distinct[number], WriteBlock(data, last - first, row_keys, 0, first=first))
             at = upto
         return prepared
 
@@ -325,28 +324,25 @@ def _as_text(keys: pa.Array) -> pa.Array:
         raise InvalidArgumentError("keys must be text", type=str(keys.type)) from error
 
 
-def _prepare_plain(
-    lanes: LaneMap, data: pa.Array, keys: pa.Array | None, block_bytes: int
-) -> list[tuple[Lane, WriteBlock]]:
+def _prepare_plain(lanes: LaneMap, data: pa.Array, keys: pa.Array | None, block_bytes: int) -> Prepared:
     return prepare_events(lanes, data.to_pylist(), None if keys is None else _key_list(keys), block_bytes)
 
 
 class _RowKeys:
-    """The routing keys of rows ``start`` to ``end`` of the ordered rows. They become text only if someone asks."""
+    """The routing keys of the ordered rows. They become text only if someone asks."""
 
-    __slots__ = ("_end", "_keys", "_order", "_start")
+    __slots__ = ("_keys", "_order")
 
-    def __init__(self, keys: pa.Array, order: np.ndarray[Any, Any] | None, start: int, end: int) -> None:
+    def __init__(self, keys: pa.Array, order: np.ndarray[Any, Any] | None) -> None:
         self._keys = keys
         self._order = order
-        self._start = start
-        self._end = end
 
-    def __iter__(self) -> Iterator[str | None]:
-        keys, order, start, end = self._keys, self._order, self._start, self._end
-        return iter(
-            _key_list(keys.slice(start, end - start) if order is None else keys.take(pa.array(order[start:end])))
-        )
+    def of(self, lane: object, first: int, count: int) -> Sequence[str | None]:
+        """See ``SharedKeys``; ``first`` counts the ordered rows of all lanes."""
+        order = self._order
+        if order is None:
+            return _key_list(self._keys.slice(first, count))
+        return _key_list(self._keys.take(pa.array(order[first : first + count])))
 
 
 def _end_of_run(bounds: np.ndarray[Any, Any], start: int, stop: int, size: int) -> int:

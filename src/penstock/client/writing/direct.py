@@ -238,7 +238,7 @@ class DirectPath:
         lane.size = 0
         self._core.lanes.rotate(lane)
         try:
-            line.send(block.data, block.count, block.number)
+            line.send(block.data, block.event_count, block.event_number)
         except NotConnectedError:
             return False
         return True

@@ -14,7 +14,7 @@ class Rejections:
     every event that it counts as lost is lost. ``reported`` counts the refusals that were reported.
     """
 
-    __slots__ = ("_bytes", "_cause", "_events", "_last", "_stream", "open_blocks", "reported")
+    __slots__ = ("_bytes", "_cause", "_events", "_last", "_stream", "is_on", "open_blocks", "reported")
 
     def __init__(self, stream: str) -> None:
         self.open_blocks = 0
@@ -24,11 +24,8 @@ class Rejections:
         self._last: QuotaExceededError | None = None
         self._events = 0
         self._bytes = 0
-
-    @property
-    def is_on(self) -> bool:
+        self.is_on = False
         """Whether there is a refusal that was not reported yet."""
-        return self._cause is not None
 
     @property
     def is_known(self) -> bool:
@@ -37,11 +34,11 @@ class Rejections:
 
     def begin(self, cause: QuotaExceededError) -> None:
         if self._cause is None:
-            self._cause = cause
+            self._cause, self.is_on = cause, True
 
     def add(self, block: WriteBlock) -> None:
         """The block is lost."""
-        self._events += block.count
+        self._events += block.event_count
         self._bytes += block.size
         if block.receipts and self._cause is not None:
             block.fail(self._cause)
@@ -55,7 +52,7 @@ class Rejections:
         fields |= {"unacked_events": self._events, "unacked_bytes": self._bytes}
         error = QuotaExceededError(cause.message, **fields)
         error.__cause__ = cause
-        self._cause, self._last = None, error
+        self._cause, self._last, self.is_on = None, error, False
         self._events = self._bytes = 0
         self.reported += 1
         return error

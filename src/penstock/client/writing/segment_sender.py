@@ -10,7 +10,7 @@ from uuid import UUID
 
 from penstock.client.retry import RETRYABLE, Backoff, retrying
 from penstock.client.writing.layout import Layout
-from penstock.client.writing.write_blocks import Receipt, TrackedEvent, WriteBlock, traced
+from penstock.client.writing.write_blocks import Receipt, TrackedEvent, WriteBlock, trace
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, frame_events
 from penstock.core.segments.writer_memory import RENEW_AFTER_S
 from penstock.model.errors import (
@@ -23,7 +23,7 @@ from penstock.model.errors import (
     WriterForgottenError,
 )
 from penstock.model.segments import SegmentRange
-from penstock.model.traces.spans import SpanContext
+from penstock.model.traces.spans import SpanContext, active
 from penstock.ports.data.direct_appends import DirectLine
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
 from penstock.ports.data.service import SegmentService
@@ -203,21 +203,22 @@ class SegmentSender:
 
     def enqueue(self, block: WriteBlock) -> None:
         """Take the block's place in the segment's order, and send it as soon as it may go."""
-        self._renew_if_silent()
-        self.number(block)
+        now = self.host.loop.time()
+        if now - self._used_at >= RENEW_AFTER_S:
+            self._renew_if_idle()
+        self._used_at = now
+        self._counter = block.event_number = self._counter + block.event_count
         self.blocks.append(block)
         if self.state is SenderState.OPEN:
             self.pump()
         elif self.state is SenderState.NEW:
             self._connect()
 
-    def _renew_if_silent(self) -> None:
+    def _renew_if_idle(self) -> None:
         """Continue under a new id before the store forgets the old one. With nothing on its way that is always safe."""
-        now = self.host.loop.time()
-        if now - self._used_at >= RENEW_AFTER_S and self.is_idle:
+        if self.is_idle:
             self._renew()
             self.state = SenderState.NEW
-        self._used_at = now
 
     def _renew(self, *, least_ms: int = 0) -> None:
         self.writer = self.host.new_writer(least_ms=least_ms)
@@ -225,8 +226,7 @@ class SegmentSender:
 
     def number(self, block: WriteBlock) -> None:
         """Give the block its place in the segment's order."""
-        self._counter += block.count
-        block.number = self._counter
+        self._counter = block.event_number = self._counter + block.event_count
 
     @property
     def is_idle(self) -> bool:
@@ -283,7 +283,7 @@ class SegmentSender:
 
     def pump(self) -> None:
         blocks, host = self.blocks, self.host
-        while self.state is SenderState.OPEN and self.in_flight < min(len(blocks), host.max_in_flight):
+        while self.state is SenderState.OPEN and self.in_flight < len(blocks) and self.in_flight < host.max_in_flight:
             block = blocks[self.in_flight]
             if block.large:
                 if not self.in_flight:
@@ -291,18 +291,15 @@ class SegmentSender:
                     host.start(self, recover=False)
                 return
             self.in_flight += 1
-            request = Append(
-                segment=self.name,
-                writer=self.writer,
-                data=block.data,
-                event_number=block.number,
-                event_count=block.count,
-                previous=self._sent_number,
-            )
-            self._sent_number = block.number
             self._outstanding += 1
             block.sender = self
-            host.submit(traced(request, block, host.layout.stream, host.around), block)
+            block.segment = self.name
+            block.writer = self.writer
+            block.previous = self._sent_number
+            self._sent_number = block.event_number
+            if active() is not None:
+                trace(block, host.layout.stream, host.around)
+            host.submit(block, block)
 
     def answered(self, block: WriteBlock, result: Appended | PenstockError) -> None:
         self._outstanding -= 1
@@ -312,7 +309,10 @@ class SegmentSender:
             block.done = True
             block.end_offset = result.end_offset
             self._backoff = None
-            self._settle_done()
+            blocks = self.blocks
+            while self.in_flight and blocks[0].done:
+                self.in_flight -= 1
+                self._settle(blocks.popleft())
         else:
             if self._failure is None:
                 # Only the first failure has the cause; the later ones follow from it.
@@ -321,16 +321,12 @@ class SegmentSender:
                 self._none_stored = first and isinstance(result, _REFUSALS)
             self.state = SenderState.BROKEN
         if self.state is SenderState.OPEN:
-            self.pump()
-            if self.has_room:
+            if self.blocks:
+                self.pump()
+            if self.due and self.has_room:
                 self.host.ready(self)
         elif self.state is SenderState.BROKEN and not self._outstanding:
             self._connect()
-
-    def _settle_done(self) -> None:
-        while self.in_flight and self.blocks[0].done:
-            self.in_flight -= 1
-            self._settle(self.blocks.popleft())
 
     def _settle(self, block: WriteBlock) -> None:
         if block.receipts:
@@ -389,15 +385,15 @@ class SegmentSender:
             return
         self.state = SenderState.OPEN
         self.pump()
-        if self.has_room:
+        if self.due and self.has_room:
             self.host.ready(self)
 
     def _resume_behind(self, last: int) -> bool:
         sent = [self.blocks.popleft() for _ in range(self.in_flight)]
         self.in_flight = 0
-        settled = [block for block in sent if block.done or block.number <= last]
-        left = [block for block in sent if not block.done and block.number > last]
-        if any(block.number > last for block in settled):
+        settled = [block for block in sent if block.done or block.event_number <= last]
+        left = [block for block in sent if not block.done and block.event_number > last]
+        if any(block.event_number > last for block in settled):
             self.host.fail(InternalError("segment lost acknowledged events", segment=self.name, last=last))
             return False
         for block in settled:
@@ -405,7 +401,7 @@ class SegmentSender:
         for block in left:
             if block.rejected:
                 self.host.dropped(block)
-        self.blocks.extendleft(block for block in reversed(left) if not block.rejected)
+        self.blocks.extendleft(block.again() for block in reversed(left) if not block.rejected)
         self._sent_number = last
         return True
 
@@ -452,7 +448,7 @@ class SegmentSender:
             self.host.dropped(block)
         self.state = SenderState.OPEN
         self.pump()
-        if self.has_room:
+        if self.due and self.has_room:
             self.host.ready(self)
 
     async def _exists(self) -> bool:

@@ -368,7 +368,7 @@ class AsyncTransaction:
             EventBlock(
                 segment=lane.sender.segment,
                 writer=lane.sender.writer,
-                event_count=block.count,
+                event_count=block.event_count,
                 data=block.data,
             )
             for lane, block in self._asked

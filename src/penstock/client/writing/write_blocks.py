@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.codec.events import HEADER_BYTES, event_bounds, frame_events
@@ -10,7 +10,6 @@ from penstock.model.errors import InternalError, PenstockError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.model.traces.spans import ROOT, Kind, Span, SpanContext, active, append_attributes
-from penstock.model.values.dataclass import dataclass
 from penstock.ports.data.segments import Append, Appended
 from penstock.ports.files import Buffer
 
@@ -85,31 +84,62 @@ class Answered(Protocol):
     def answered(self, block: WriteBlock, result: Appended | PenstockError) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class WriteBlock:
-    """Framed events that are appended as one. ``keys``: the routing key of each, used only if the block must be routed
-    again; None: no event has a key.
+class SharedKeys(Protocol):
+    """The routing keys of the events of many blocks, which need them only where they must be routed again."""
 
-    ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
-    number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written
-    before a refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its
-    segment, once it is acknowledged. ``receipts``: those that the program asked for. The block itself is the callback
-    of its append and passes the outcome to ``sender``: this saves the garbage collector one object per block, of tens
-    of thousands. ``span``: of its append in flight, if tracing is on.
+    def of(self, lane: object, first: int, count: int) -> Sequence[str | None]:
+        """Those of ``count`` events of the lane, from its event number ``first`` on."""
+        ...
+
+
+Keys: TypeAlias = tuple[str | None, ...] | SharedKeys | None
+"""The routing key of each event, or where to get them; None: no event has a key. The garbage collector looks at a tuple of
+texts once, and at a list as long as it lives."""
+
+
+class WriteBlock(Append):
+    """Framed events that are appended as one. ``keys``, with ``first`` for shared ones: see ``keys_in``.
+
+    ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``event_number`` is the number
+    of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written before a
+    refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its segment, once it
+    is acknowledged. ``receipts``: those that the program asked for. ``span``: of its append in flight, if tracing is on.
+
+    The block is also the request for its append, and the callback, which passes the outcome to ``sender``: this saves the
+    garbage collector two objects per block, of tens of thousands. It is sent once: ``again`` makes another one.
+    ``segment``, ``writer`` and ``previous`` are known once it is sent.
     """
 
-    data: Buffer
-    count: int
-    keys: Iterable[str | None] | None
-    group: int
-    large: bool = False
-    number: int = 0
-    done: bool = False
-    rejected: bool = False
-    sender: Answered | None = None
-    end_offset: int | None = None
-    receipts: Receipts = ()
-    span: Span | None = None
+    __eq__, __hash__ = object.__eq__, object.__hash__
+    __slots__ = ("done", "end_offset", "first", "group", "keys", "large", "receipts", "rejected", "sender", "span")
+
+    def __init__(
+        self,
+        data: Buffer,
+        event_count: int,
+        keys: Keys,
+        group: int,
+        *,
+        first: int = 0,
+        large: bool = False,
+        receipts: Receipts = (),
+    ) -> None:
+        self.data = data
+        self.event_count = event_count
+        self.event_number = 0
+        self.expected_offset = None
+        self.trace: SpanContext | None = None
+        self.pieces = None
+        self.keys = keys
+        self.first = first
+        self.group = group
+        self.large = large
+        self.receipts = receipts
+        self.done = False
+        self.rejected = False
+        self.end_offset: int | None = None
+        self.sender: Answered | None = None
+        self.span: Span | None = None
 
     def __call__(self, result: Appended | PenstockError) -> None:
         if self.span is not None:
@@ -122,9 +152,24 @@ class WriteBlock:
     def size(self) -> int:
         return len(self.data)
 
+    def keys_in(self, lane: object) -> Sequence[str | None] | None:
+        """The routing key of each event of this block of the lane; None: no event has a key."""
+        keys = self.keys
+        return keys if keys is None or isinstance(keys, tuple) else keys.of(lane, self.first, self.event_count)
+
     def again(self) -> WriteBlock:
-        """The same events, for another segment."""
-        return WriteBlock(self.data, self.count, self.keys, self.group, self.large, receipts=self.receipts)
+        """The same events with the same number, not sent."""
+        found = WriteBlock(
+            self.data,
+            self.event_count,
+            self.keys,
+            self.group,
+            first=self.first,
+            large=self.large,
+            receipts=self.receipts,
+        )
+        found.event_number = self.event_number
+        return found
 
     def settle(self, stream: StreamName, segment: SegmentId) -> None:
         """The block is durable, and ends at ``end_offset`` of the segment; None: its place is not known."""
@@ -143,18 +188,15 @@ class WriteBlock:
             receipt.fail(error)
 
 
-def traced(request: Append, block: WriteBlock, stream: StreamName, around: SpanContext | None) -> Append:
-    """The request, with a span over its append if tracing is on. ``around``: the span in which the program wrote."""
+def trace(block: WriteBlock, stream: StreamName, around: SpanContext | None) -> None:
+    """Begin a span over the block's append if tracing is on. ``around``: the span in which the program wrote."""
     tracer = active()
     if tracer is None:
-        return request
-    attributes = append_attributes(
-        request.segment, str(request.writer), request.event_number, request.event_count, block.size
-    )
+        return
+    attributes = append_attributes(block.segment, str(block.writer), block.event_number, block.event_count, block.size)
     block.span = tracer.start(f"append {stream}", Kind.PRODUCER, attributes, parent=around or ROOT)
     if block.span.context.sampled:
-        request.trace = block.span.context
-    return request
+        block.trace = block.span.context
 
 
 def receipts_of(events: Sequence[bytes]) -> list[tuple[int, Receipt]]:
@@ -166,7 +208,7 @@ def attach(blocks: Sequence[WriteBlock], receipts: Receipts) -> None:
     """Give the blocks their receipts, which are numbered over the events of all of them."""
     first = 0
     for block in blocks:
-        end = first + block.count
+        end = first + block.event_count
         block.receipts = [(number - first, receipt) for number, receipt in receipts if first <= number < end]
         first = end
 
@@ -183,7 +225,6 @@ def close_blocks(
         if count == 1 or len(data) <= limit:
             if keys is not None and keys[0] is None and keys.count(None) == count:
                 keys = None
-            # The garbage collector looks at a tuple of texts once, and at a list as long as it lives.
             return [WriteBlock(data, count, None if keys is None else tuple(keys), group)]
     step = -(-count // -(-_framed_bytes(events) // block_bytes))
     blocks: list[WriteBlock] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -14,12 +14,12 @@ from penstock.client.writing.deadline import Deadline
 from penstock.client.writing.direct import DirectPath
 from penstock.client.writing.lanes import ForkedLanes, LaneMap, NoLanes, Piece, replace_pieces
 from penstock.client.writing.layout import Layout
+from penstock.client.writing.prepare import Prepared, split_block
 from penstock.client.writing.rejection import Rejections
 from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
 from penstock.client.writing.segment_sender import Lane, SegmentSender, SenderState
 from penstock.client.writing.settings import WriterSettings
-from penstock.client.writing.write_blocks import Receipt, WriteBlock, attach, close_blocks, receipts_of
-from penstock.codec.events import split_events
+from penstock.client.writing.write_blocks import WriteBlock, attach, close_blocks, receipts_of
 from penstock.core.streams.routing import hash_key
 from penstock.model.errors import (
     InternalError,
@@ -31,7 +31,7 @@ from penstock.model.errors import (
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.model.traces.spans import current
 from penstock.ports import forks
-from penstock.ports.data.direct_appends import OpenDirect
+from penstock.ports.data.direct_appends import OpenDirect, SubmitAppend
 from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
@@ -57,6 +57,7 @@ class WriterCore:
         on_change: Callable[[], None],
         open_direct: OpenDirect | None = None,
     ) -> None:
+        self.loop: asyncio.AbstractEventLoop
         self.layout = layout
         self.segments = segments
         self.rng = rng
@@ -68,7 +69,7 @@ class WriterCore:
         self.pending_bytes = 0
         self.lanes: LaneMap = NoLanes()
         self._on_change = on_change  # called after pending_bytes, lanes or error changed
-        self._submit_local = segments.submit_append
+        self.submit: SubmitAppend = segments.submit_append or self._submit_task
         self._withdraw = segments.withdraw_appends
         self._tasks = TaskOwner(self.fail)
         self._senders: dict[SegmentId, SegmentSender] = {}
@@ -93,15 +94,11 @@ class WriterCore:
         self.error = forks.refusal()
         self.lanes = ForkedLanes()
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
-
     async def open(self) -> None:
         """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         rounds = LaneRounds(
-            self._loop,
+            self.loop,
             self.settings.linger_s,
             self._drain_some,
             lambda: self.lane_bytes,
@@ -150,7 +147,11 @@ class WriterCore:
         self._drain_some([lane])
 
     def drain_all(self) -> None:
-        self._drain(self.lane_list())
+        self._drain_some(self._full_lanes())
+
+    def _full_lanes(self) -> list[Lane]:
+        """Lanes that hold events, except those of replaced segments."""
+        return [sender.lane for sender in self._senders.values() if sender.lane.written]
 
     def lane_list(self) -> list[Lane]:
         """Those of replaced segments first."""
@@ -173,17 +174,15 @@ class WriterCore:
                     self._enqueue(lane.sender, block)
         self._on_change()
 
-    def enqueue(self, prepared: Iterable[tuple[Lane, WriteBlock]], *, goes_on: bool = False) -> None:
+    def enqueue(self, prepared: Prepared, *, goes_on: bool = False) -> None:
         """Take blocks that were framed elsewhere, each behind what its lane holds. ``goes_on``: others of the same call were
         taken before; where those are refused, these are as well, and count."""
         if goes_on and self.error is None and self.rejections.is_known:
-            prepared = list(prepared)
             for _, block in prepared:
                 self.rejections.add(block)
         self.check()
+        self._drain_some([lane for lane, _ in prepared if lane.written])
         for lane, block in prepared:
-            if lane.written or self._retired:
-                self.drain(lane)
             block.group = self._group
             self._enqueue(lane.sender, block)
 
@@ -194,7 +193,7 @@ class WriterCore:
         if self.rejections.is_on:
             self.rejections.add(block)
             return
-        self._unflushed_events += block.count
+        self._unflushed_events += block.event_count
         self._last_lane = sender.lane
         self._count(block)
         if sender.state is SenderState.RETIRED:
@@ -204,10 +203,11 @@ class WriterCore:
 
     def _count(self, block: WriteBlock) -> None:
         if not self.pending_bytes:
-            self._deadline.begin(self._loop)
-        self.pending_bytes += block.size
+            self._deadline.begin(self.loop)
+        self.pending_bytes += len(block.data)
         self._open_blocks += 1
-        self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
+        group, events = block.group, self._group_events
+        events[group] = events.get(group, 0) + block.event_count
 
     def _is_waiting(self) -> bool:
         return self.pending_bytes > 0 and self.error is None
@@ -243,19 +243,19 @@ class WriterCore:
 
         For a caller in another thread: a task and a future would cost more than the work itself.
         """
-        full = [] if self.error is not None else [s.lane for s in self._senders.values() if s.lane.written]
+        full = self._full_lanes() if self.error is None else []
         if len(full) > SLICE_LANES:
             self._flush_slices(deque(full), done)
             return
         if self.error is None:
-            self.drain_all()
+            self._drain_some(full)
         self._flushed(done)
 
     def _flush_slices(self, lanes: deque[Lane], done: Callable[[], None]) -> None:
         """Drain some lanes in each pass of the loop: these are on their way, and stored, while the next ones are drained."""
         if self.error is None and lanes:
             self._drain_some([lanes.popleft() for _ in range(min(len(lanes), SLICE_LANES))])
-            self._loop.call_soon(self._flush_slices, lanes, done)
+            self.loop.call_soon(self._flush_slices, lanes, done)
         else:
             self._flushed(done)
 
@@ -273,7 +273,7 @@ class WriterCore:
     async def room(self) -> None:
         """Return once ``pending_bytes`` is below its bound. Raises the error that ended the writer."""
         while self.pending_bytes > self.settings.max_pending_bytes and self.error is None:
-            waiter = self._loop.create_future()
+            waiter = self.loop.create_future()
             self._room.append(waiter)
             await waiter
         self.check()
@@ -309,12 +309,9 @@ class WriterCore:
 
     # --- calls from senders ------------------------------------------------------------------------------
 
-    def submit(self, request: Append, done: AppendDone) -> None:
-        if self._submit_local is not None:
-            self._submit_local(request, done)
-            return
+    def _submit_task(self, request: Append, done: AppendDone) -> None:
         before = self._turns.get(request.segment)
-        mine = self._turns[request.segment] = self._loop.create_future()
+        mine = self._turns[request.segment] = self.loop.create_future()
         self._tasks.start(self._append(request, done, before, mine))
 
     async def _append(
@@ -346,25 +343,30 @@ class WriterCore:
         self._tasks.start(sender.recover() if recover else sender.send_large())
 
     def settled(self, block: WriteBlock) -> None:
-        self._deadline.progress_at = self._loop.time()
+        self._deadline.progress_at = self.loop.time()
         self._deadline.trouble = None
-        self._resolved(block)
-        self._forget(block)
-        self._wake_waiters()
+        if block.rejected:
+            self.rejections.open_blocks -= 1
+        was_full = self.pending_bytes > self.settings.max_pending_bytes
+        # Of thousands of acknowledgements, few end a group or make room.
+        if self._forget(block) or was_full or self.rejections.is_on:
+            self._wake_waiters()
 
-    def _forget(self, block: WriteBlock) -> None:
-        self.pending_bytes -= block.size
+    def _forget(self, block: WriteBlock) -> bool:
+        """Returns whether it was the last one of its group."""
+        self.pending_bytes -= len(block.data)
         self._open_blocks -= 1
-        left = self._group_events[block.group] - block.count
+        group, events = block.group, self._group_events
+        left = events[group] - block.event_count
         if left:
-            self._group_events[block.group] = left
-        else:
-            del self._group_events[block.group]
+            events[group] = left
+            return False
+        del events[group]
+        return True
 
     def ready(self, sender: SegmentSender) -> None:
-        if sender.due:
-            sender.due = False
-            self.drain(sender.lane)
+        sender.due = False
+        self.drain(sender.lane)
 
     def note(self, error: BaseException) -> None:
         self._deadline.trouble = error
@@ -383,14 +385,11 @@ class WriterCore:
 
     def dropped(self, block: WriteBlock) -> None:
         self.rejections.add(block)
-        self._resolved(block)
-        self._deadline.progress_at = self._loop.time()
-        self._forget(block)
-        self._wake_waiters()
-
-    def _resolved(self, block: WriteBlock) -> None:
         if block.rejected:
             self.rejections.open_blocks -= 1
+        self._deadline.progress_at = self.loop.time()
+        self._forget(block)
+        self._wake_waiters()
 
     def fail(self, error: BaseException) -> None:
         """Stop: wake all waiting callers, and raise ``error`` from now on. The first error counts."""
@@ -446,35 +445,18 @@ class WriterCore:
             if block.rejected:
                 self.dropped(block)
                 continue
-            if single or block.keys is None:
-                moved = [(targets[0], block.again())]
+            keys = block.keys_in(old.lane)
+            if single or keys is None:
+                again = block.again()
+                again.keys = None if keys is None else tuple(keys)
+                moved = [(targets[0], again)]
             else:
-                moved = self._split(block)
+                moved = split_block(block, keys, self._lane_of, self.settings.block_bytes)
             for lane, part in moved:
                 if lane.sender is old:
                     raise InternalError("segment follows itself", segment=old.name)
                 self._enqueue(lane.sender, part)
             self._forget(block)
-
-    def _split(self, block: WriteBlock) -> list[tuple[Lane, WriteBlock]]:
-        keys = list(block.keys or ())
-        if block.large:
-            return [(self._lane_of(keys[0]), block.again())]
-        parts: dict[int, tuple[Lane, list[bytes], list[str | None], list[tuple[int, Receipt]]]] = {}
-        tracked = dict(block.receipts)
-        for number, (event, key) in enumerate(zip(split_events(bytes(block.data)), keys, strict=True)):
-            lane = self._lane_of(key)
-            part = parts.setdefault(id(lane), (lane, [], [], []))
-            if number in tracked:
-                part[3].append((len(part[1]), tracked[number]))
-            part[1].append(event)
-            part[2].append(key)
-        moved: list[tuple[Lane, WriteBlock]] = []
-        for lane, events, own, receipts in parts.values():
-            blocks = close_blocks(events, own, block.group, self.settings.block_bytes)
-            attach(blocks, receipts)
-            moved += [(lane, small) for small in blocks]
-        return moved
 
     def _lane_of(self, key: str | None) -> Lane:
         lanes = self.lanes

@@ -13,7 +13,7 @@ from penstock.net.dial.wire_lines import FRAME_OVERHEAD, AppendConnection, Line
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire.wire_errors import TOKEN_EXPIRED, error_of
 from penstock.ports.control.layout import Endpoint
-from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
+from penstock.ports.data.segments import APPEND_MAX_BYTES, NO_EVENT, Append, AppendDone, Appended
 
 _Key = tuple[str, int]
 """A segment, and a writer as a number: UUIDs compute their hash in Python, and the garbage collector looks at them."""
@@ -38,12 +38,13 @@ class RemoteAppends:
     def append(self, request: Append) -> asyncio.Future[Appended]:
         """Send an append, in call order; returns the future of its outcome. Raises InvalidArgumentError."""
         _check(request)
-        return self._line(request.segment, request.writer).append(request)
+        return append_to(self._line(request.segment, request.writer), request)
 
     def submit(self, request: Append, done: AppendDone) -> None:
         """As ``append``; ``done`` is called with the outcome, later, from the event loop."""
         _check(request)
-        self._line(request.segment, request.writer).submit(request, done)
+        line = self._lines.get((request.segment, request.writer.int))
+        (line or self._line(request.segment, request.writer)).submit(request, done)
 
     def withdraw(self, name: str, writer: UUID) -> None:
         """Drop the appends that the writer submitted and that were not sent. See ``Line.withdraw``."""
@@ -191,8 +192,36 @@ class RemoteAppends:
             return connection
 
 
+def append_to(line: Line, request: Append) -> asyncio.Future[Appended]:
+    """Queue the append. The future fails with what ``SegmentService.append`` raises."""
+    outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+    def done(result: Appended | PenstockError) -> None:
+        if outcome.done():
+            return
+        if isinstance(result, PenstockError):
+            outcome.set_exception(result)
+        else:
+            outcome.set_result(result)
+
+    def ended(_: object) -> None:
+        if outcome.cancelled():
+            line.give_up(request)
+
+    line.submit(request, done)
+    outcome.add_done_callback(ended)
+    return outcome
+
+
 def _check(request: Append) -> None:
     """Raise InvalidArgumentError for an append that every store would refuse."""
+    if (
+        NO_EVENT <= request.previous < request.event_number < -NO_EVENT
+        and 0 < request.event_count <= _COUNT_MAX
+        and len(request.data) <= APPEND_MAX_BYTES
+        and request.expected_offset is None
+    ):
+        return
     size = len(request.data)
     limit = APPEND_MAX_BYTES if request.expected_offset is None else FRAME_MAX_BYTES - FRAME_OVERHEAD
     if size > limit:

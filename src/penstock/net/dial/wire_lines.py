@@ -9,7 +9,8 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import compress, islice
+from typing import Any
 from uuid import UUID
 
 from penstock.codec.wire import commands as c
@@ -43,33 +44,13 @@ FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command without
 _GATHERED_APPEND_MAX = 64 << 10
 """A larger append is sent in a frame of its own: sharing one would gain nothing and delay the answers of the others."""
 _GATHERED_BYTES = 512 << 10
+_FIELDS = 3  # entries of a line's queue for each append
 
 
-class _Item:
-    """One append, and the callback for its outcome. ``over``: it is no longer in flight. ``with_others``: it was sent
-    in a frame with others, and the reply to that frame is its reply."""
-
-    __slots__ = ("done", "line", "over", "request", "size", "with_others")
-
-    def __init__(self, line: Line, request: Append, done: AppendDone) -> None:
-        self.line = line
-        self.request = request
-        self.done = done
-        self.size = len(request.data)
-        self.over = self.with_others = False
-
-    @property
-    def gathers(self) -> bool:
-        """Whether it may share a frame. One with a condition or a span of its own may not."""
-        request = self.request
-        return request.expected_offset is None and request.trace is None and self.size <= _GATHERED_APPEND_MAX
-
-    def fail(self, error: PenstockError) -> None:
-        """Report the failure, but never inside the call that submitted the append: its caller may not be ready for the
-        answer yet."""
-        if not self.over:
-            self.over = True
-            asyncio.get_running_loop().call_soon(self.done, error)
+def _report(done: AppendDone, error: PenstockError) -> None:
+    """Report the failure, but never inside the call that submitted the append: its caller may not be ready for the answer
+    yet."""
+    asyncio.get_running_loop().call_soon(done, error)
 
 
 def _nobody(outcome: Appended | PenstockError) -> None:
@@ -87,7 +68,9 @@ class AppendConnection:
         self._window_bytes = dialled.limits.window_bytes
         self._unacked_bytes = 0
         self._starved: dict[Line, None] = {}
-        self._gathered: list[_Item] = []
+        self._gathered: list[Append] = []
+        self._gathered_lines: list[Line] = []
+        """The line of each gathered append."""
         self._gathered_bytes = 0
         dialled.on_writable = self._feed
 
@@ -106,47 +89,52 @@ class AppendConnection:
     def sent(self, size_bytes: int) -> None:
         self._unacked_bytes += size_bytes
 
-    def gather(self, item: _Item) -> None:
+    def gather(self, line: Line, request: Append, size_bytes: int) -> None:
         """Send the append at the end of this pass of the loop at the latest, in one frame with those of other lines."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self.send_gathered)
-        item.with_others = True
-        self._gathered.append(item)
-        self._gathered_bytes += item.size
+        self._gathered.append(request)
+        self._gathered_lines.append(line)
+        self._unacked_bytes += size_bytes
+        self._gathered_bytes += size_bytes
         if self._gathered_bytes >= _GATHERED_BYTES or len(self._gathered) >= HEADS_MAX:
             self.send_gathered()
 
     def send_gathered(self) -> None:
         """Send the gathered appends now."""
-        if not self._gathered:
+        lines, gathered = self._gathered_lines, self._gathered
+        if not gathered:
             return
-        gathered = [item for item in self._gathered if not item.over]
-        self._gathered, self._gathered_bytes = [], 0
-        if not gathered or not self.dialled.is_open:
+        self._gathered_lines, self._gathered, self._gathered_bytes = [], [], 0
+        if not self.dialled.is_open:
             return  # The connection reports its loss to every line, which then fails its appends in flight.
+        now = asyncio.get_running_loop().time()
+        for line in lines:
+            line.used_at = now
+        if any(line.connection is not self for line in lines):  # some have ended, with all their appends
+            held = [line.connection is self for line in lines]
+            lines, gathered = list(compress(lines, held)), list(compress(gathered, held))
         if len(gathered) == 1:
-            item = gathered[0]
-            item.with_others = False
-            self.dialled.send_parts(item.line.frame_alone(item.request))
-        else:
-            self._send_many(gathered)
+            self.dialled.send_parts(lines[0].frame_alone(gathered[0]))
+        elif gathered:
+            self._send_many(lines, gathered)
         self.dialled.flush()
 
-    def _send_many(self, gathered: list[_Item]) -> None:
+    def _send_many(self, lines: list[Line], gathered: list[Append]) -> None:
         def answered(reply: Command | PenstockError) -> None:
             if isinstance(reply, PenstockError):
                 return  # As above.
             self.dialled.detach(rid)
-            self._many_answered(gathered, reply)
+            self._many_answered(lines, gathered, reply)
 
         rid = self.dialled.attach(answered)
         heads = [
-            many_head(item.line.handle, item.request.event_count, item.request.event_number, item.size)
-            for item in gathered
+            many_head(line.handle, request.event_count, request.event_number, len(request.data))
+            for line, request in zip(lines, gathered, strict=True)
         ]
-        self.dialled.send_parts(append_many_parts(rid, heads, [item.request.data for item in gathered]))
+        self.dialled.send_parts(append_many_parts(rid, heads, [request.data for request in gathered]))
 
-    def _many_answered(self, gathered: list[_Item], reply: Command) -> None:
+    def _many_answered(self, lines: list[Line], gathered: list[Append], reply: Command) -> None:
         if isinstance(reply, c.InvalidEventNumber):
             fenced = self.lines.get(reply.writer)
             if fenced is not None:
@@ -159,17 +147,15 @@ class AppendConnection:
             return
         failures = dict(reply.failures) if reply.failures else {}
         done_bytes = 0
-        for place, (item, length) in enumerate(zip(gathered, reply.lengths, strict=True)):
-            if item.over:
-                continue
-            if length < 0:
-                item.line.refused(item, failures.get(place))
-            else:
-                done_bytes += item.line.acknowledged(item, length)
+        for line, request, length in zip(lines, gathered, reply.lengths, strict=True):
+            if length >= 0:
+                done_bytes += line.acknowledged(request, length)
+        for place in [place for place, length in enumerate(reply.lengths) if length < 0]:
+            lines[place].refused(gathered[place], failures.get(place))
         self.answered(done_bytes)
-        for item in gathered:
-            if item.line.has_queued:
-                item.line.pump()
+        for line in lines:
+            if line.has_queued:
+                line.pump()
 
     def answered(self, size_bytes: int) -> None:
         self._unacked_bytes -= size_bytes
@@ -230,50 +216,47 @@ class Line:
         self._last_number = 0
         self._ready = False
         self._condition_open = False
-        self._items: deque[_Item] = deque()
-        """In call order; the first ``_sent`` of them are in flight."""
+        self._queue: deque[Any] = deque()
+        """In call order, three entries for each append: the append, the callback for its outcome, and whether it was sent
+        in a frame with others, so that the reply to that frame is its reply. An object for each append, of thousands,
+        would cost the garbage collector more. The first ``_sent`` appends are in flight."""
         self._sent = 0
 
-    def append(self, request: Append) -> asyncio.Future[Appended]:
-        """Queue the append. The future fails with what ``SegmentService.append`` raises."""
-        outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-
-        def done(result: Appended | PenstockError) -> None:
-            if outcome.done():
-                return
-            if isinstance(result, PenstockError):
-                outcome.set_exception(result)
-            else:
-                outcome.set_result(result)
-
-        item = self.submit(request, done)
-        outcome.add_done_callback(lambda _: self._given_up(item))
-        return outcome
-
-    @staticmethod
-    def _given_up(item: _Item) -> None:
-        item.done = _nobody
-
-    def submit(self, request: Append, done: AppendDone) -> _Item:
+    def submit(self, request: Append, done: AppendDone) -> None:
         """Queue the append; ``done`` is called with its outcome, later, from the event loop."""
-        self.used_at = asyncio.get_running_loop().time()
-        item = _Item(self, request, done)
-        self._items.append(item)
+        self._queue += (request, done, False)
         self.pump()
-        return item
 
     def withdraw(self) -> None:
         """Drop the appends that were not sent, without calling ``done``. Those that were sent may or may not be
         stored."""
-        for item in islice(self._items, self._sent, None):
-            item.done = _nobody
+        for at in range(_FIELDS * self._sent, len(self._queue), _FIELDS):
+            self._queue[at + 1] = _nobody
         if self.connection is None:
             self.fail(lambda: NotConnectedError("appends were withdrawn", segment=self.segment))
 
     @property
     def has_queued(self) -> bool:
         """Whether appends wait to be sent."""
-        return len(self._items) > self._sent
+        return len(self._queue) > _FIELDS * self._sent
+
+    def give_up(self, request: Append) -> None:
+        """Call nothing with the outcome of the append. If it was not sent yet, it never will be."""
+        at = self._place(request)
+        if at is not None:
+            self._queue[at + 1] = _nobody
+
+    def _place(self, request: Append) -> int | None:
+        """Where the queue holds this append. None: it has its outcome."""
+        return next((at for at in range(0, len(self._queue), _FIELDS) if self._queue[at] is request), None)
+
+    def _remove(self, at: int) -> tuple[Append, AppendDone, bool]:
+        """Remove the append at this place of the queue. Returns its entries."""
+        queue = self._queue
+        queue.rotate(-at)
+        found = queue.popleft(), queue.popleft(), queue.popleft()
+        queue.rotate(at)
+        return found
 
     def setup(self, rid: int) -> Command:
         """The request that sets the line up."""
@@ -312,45 +295,54 @@ class Line:
         Before it answers a setup, the store answers the appends that it has, except those in a frame with others that
         are not decided yet. It drops appends that wait for room. The setup returns how much is stored.
         """
-        items = [self._items.popleft() for _ in range(self._sent)]
+        dropped = [self._remove(0) for _ in range(self._sent)]
         self._sent = 0
         self._condition_open = False
-        if items and self.connection is not None:
-            self.connection.answered(sum(item.size for item in items))
-        for item in items:
-            item.fail(NotConnectedError("append was overtaken by a setup of its writer", segment=self.segment))
+        if dropped and self.connection is not None:
+            self.connection.answered(sum(len(request.data) for request, _, _ in dropped))
+        for _, done, _ in dropped:
+            _report(done, NotConnectedError("append was overtaken by a setup of its writer", segment=self.segment))
 
     def pump(self) -> None:
         """Send the appends that may be sent now."""
-        while self.has_queued and self._ready and not self._condition_open and self.connection is not None:
-            if not self.connection.has_room:
-                self.connection.starve(self)
-                return
-            item = self._items[self._sent]
-            if item.done is _nobody:
-                del self._items[self._sent]
-                continue
-            if item.request.previous != self._last_number:
-                del self._items[self._sent]
-                item.fail(
-                    WriterFencedError(
-                        "last event number differs",
-                        segment=self.segment,
-                        expected=item.request.previous,
-                        actual=self._last_number,
-                    )
-                )
-                continue
-            self._send(self.connection, item)
-
-    def _send(self, connection: AppendConnection, item: _Item) -> None:
-        request = item.request
-        self._last_number = request.event_number
-        self._sent += 1
-        connection.sent(item.size)
-        if self.handle is not None and item.gathers:
-            connection.gather(item)
+        queue, connection = self._queue, self.connection
+        if connection is None:
             return
+        while self._ready and not self._condition_open and len(queue) > _FIELDS * self._sent:
+            if not connection.has_room:
+                connection.starve(self)
+                return
+            at = _FIELDS * self._sent
+            request: Append = queue[at]
+            if queue[at + 1] is _nobody:
+                self._remove(at)
+                continue
+            if request.previous != self._last_number:
+                self._fence(at)
+                continue
+            self._last_number = request.event_number
+            self._sent += 1
+            size = len(request.data)
+            # An append with a condition or a span of its own does not share a frame.
+            if (
+                self.handle is not None
+                and size <= _GATHERED_APPEND_MAX
+                and request.expected_offset is None
+                and request.trace is None
+            ):
+                queue[at + 2] = True
+                connection.gather(self, request, size)
+            else:
+                self._send_alone(connection, request, size)
+
+    def _fence(self, at: int) -> None:
+        request, done, _ = self._remove(at)
+        numbers = {"expected": request.previous, "actual": self._last_number}
+        _report(done, WriterFencedError("last event number differs", segment=self.segment, **numbers))
+
+    def _send_alone(self, connection: AppendConnection, request: Append, size: int) -> None:
+        self.used_at = asyncio.get_running_loop().time()
+        connection.sent(size)
         connection.send_gathered()
         if request.trace is not None and self.handle is not None:
             connection.dialled.send(trace_frame(request.trace))
@@ -360,22 +352,32 @@ class Line:
             parts = conditional_block_end_parts(
                 self.writer_bytes, request.data, request.event_number, request.expected_offset, self._rid
             )
-        elif item.size > FRAME_MAX_BYTES - FRAME_OVERHEAD:
+        elif size > FRAME_MAX_BYTES - FRAME_OVERHEAD:
             parts = append_split_parts(
                 self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
             )
         else:
-            parts = self.frame_alone(request)
+            parts = self._frame(request)
         connection.dialled.send_parts(parts)
 
-    def _in_flight(self) -> list[_Item]:
-        return list(islice(self._items, self._sent))
-
     def frame_alone(self, request: Append) -> Sequence[Buffer]:
-        """The frame of an append that is sent by itself."""
+        """The frame of a gathered append that is sent by itself after all."""
+        at = self._place(request)
+        if at is not None:
+            self._queue[at + 2] = False
+        return self._frame(request)
+
+    def _frame(self, request: Append) -> Sequence[Buffer]:
         return append_block_end_parts(
             self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
         )
+
+    def _alone_in_flight(self) -> list[Append]:
+        """The appends in flight that were sent by themselves."""
+        found = list(islice(self._queue, _FIELDS * self._sent))
+        return [
+            request for request, with_others in zip(found[::_FIELDS], found[2::_FIELDS], strict=True) if not with_others
+        ]
 
     def __call__(self, reply: Command | PenstockError) -> None:
         """Take a reply of the connection."""
@@ -390,36 +392,42 @@ class Line:
             self.fail(lambda: NotConnectedError("the token for the segment has expired", segment=self.segment))
         else:
             # It answers the first append that was sent by itself. Appends in shared frames may be stored.
-            alone = (item.request.event_number for item in self._in_flight() if not item.with_others)
-            self.fail(lambda: error_of(reply, self.segment), first=next(alone, None))
+            alone = self._alone_in_flight()
+            self.fail(lambda: error_of(reply, self.segment), first=alone[0].event_number if alone else None)
 
     def _appended(self, reply: c.DataAppended) -> None:
         done = 0
-        for item in self._in_flight():
-            if item.request.event_number > reply.event_number:
+        for request in self._alone_in_flight():
+            if request.event_number > reply.event_number:
                 break
-            if not item.with_others:
-                done += self.acknowledged(item, reply.segment_length)
+            done += self.acknowledged(request, reply.segment_length)
         self._answered(done)
 
-    def acknowledged(self, item: _Item, length: int) -> int:
-        """The append is durable; ``length`` is the segment's length after it. Returns how many bytes the append
-        held."""
-        if self._items[0] is item:
-            self._items.popleft()
+    def acknowledged(self, request: Append, length: int) -> int:
+        """The append is durable; ``length`` is the segment's length after it. Returns how many bytes the append held: 0 if
+        it has an outcome already."""
+        queue = self._queue
+        if queue and queue[0] is request:
+            queue.popleft()
+            done = queue.popleft()
+            queue.popleft()
         else:
             # Another frame with an earlier append of this line still waits for a slower segment.
-            self._items.remove(item)
+            at = self._place(request)
+            if at is None:
+                return 0
+            _, done, _ = self._remove(at)
         self._sent -= 1
         if not self._sent:
             self._condition_open = False
-        item.over = True
-        item.done(Appended(end_offset=length))
-        return item.size
+        done(Appended(end_offset=length))
+        return len(request.data)
 
-    def refused(self, item: _Item, frame: bytes | None) -> None:
+    def refused(self, request: Append, frame: bytes | None) -> None:
         """An append in a shared frame was not stored: end, as if ``frame`` had arrived. None: an append before it
         failed."""
+        if self._place(request) is None:
+            return  # It has its outcome.
         if frame is None:
             self.fail(lambda: NotConnectedError("append follows one that failed", segment=self.segment))
             return
@@ -431,23 +439,21 @@ class Line:
             reason = str(error)
             self.fail(lambda: NotConnectedError("reply cannot be decoded", segment=self.segment, reason=reason))
             return
-        self.fail(lambda: error_of(reply, self.segment), first=item.request.event_number)
+        self.fail(lambda: error_of(reply, self.segment), first=request.event_number)
 
     def _condition_failed(self) -> None:
         # Nothing is sent after a conditional append, so it is the newest in flight.
         if not self._sent:
             return
         self._sent -= 1
-        item = self._items[self._sent]
-        del self._items[self._sent]
+        request, done, _ = self._remove(_FIELDS * self._sent)
         self._condition_open = False
-        self._last_number = item.request.previous
-        item.fail(
-            ConditionFailedError(
-                "segment has another length", segment=self.segment, expected=item.request.expected_offset, actual=None
-            )
+        self._last_number = request.previous
+        error = ConditionFailedError(
+            "segment has another length", segment=self.segment, expected=request.expected_offset, actual=None
         )
-        self._answered(item.size)
+        _report(done, error)
+        self._answered(len(request.data))
 
     def _answered(self, size_bytes: int) -> None:
         connection = self.connection
@@ -457,7 +463,7 @@ class Line:
 
     def end_if_idle(self) -> bool:
         """End, and return True, if there is no append that would fail. The next append opens a new line."""
-        if self._ready and not self._items:
+        if self._ready and not self._queue:
             self._end()
         return self.ended
 
@@ -467,19 +473,20 @@ class Line:
         ``first``: event number of the append that the store refused. The outcome of those before it is unknown: they
         may be stored.
         """
-        items = list(self._items)
-        size = sum(item.size for item in self._in_flight())
-        self._items.clear()
+        entries = list(self._queue)
+        requests, dones = entries[::_FIELDS], entries[1::_FIELDS]
+        size = sum(len(request.data) for request in requests[: self._sent])
+        self._queue.clear()
         self._sent = 0
         connection = self.connection
         self._end()
         if connection is not None:
             connection.answered(size)
-        for item in items:
-            if first is not None and item.request.event_number < first:
-                item.fail(NotConnectedError("append was overtaken by a refusal", segment=self.segment))
+        for request, done in zip(requests, dones, strict=True):
+            if first is not None and request.event_number < first:
+                _report(done, NotConnectedError("append was overtaken by a refusal", segment=self.segment))
             else:
-                item.fail(make_error())
+                _report(done, make_error())
 
     def _end(self) -> None:
         if self.ended:

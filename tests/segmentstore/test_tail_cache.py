@@ -55,3 +55,26 @@ def test_runs_are_kept_as_their_appends_are(frames) -> None:
 
 def test_a_run_of_small_appends_is_copied_and_a_large_append_is_a_run() -> None:
     assert RUN_BYTES == tail_cache.LARGE_BYTES
+
+
+def test_after_tiering_one_block_takes_as_much_as_was_tiered() -> None:
+    cache = TailCache(CacheMemory(1 << 30))
+
+    def fill(start: int) -> int:
+        for offset in range(start, start + 6_000, 600):
+            cache.append(offset, bytes(600), 1, 1, 1)
+        return start + 6_000
+
+    end = fill(0)
+    assert len(cache.untiered) == 3, "blocks double"
+    cache.next_blocks(1 << 20, 8 << 20)
+    cache.mark_tiered(end)
+    end = fill(end)
+    assert [(entry.start, entry.end) for entry in cache.untiered] == [(6_000, 12_000)]
+    cache.next_blocks(1 << 20, 8 << 20)
+    cache.mark_tiered(end)
+    cache.append(end, bytes(10), 1, 1, 1)
+    cache.next_blocks(1 << 20, 8 << 20)
+    cache.mark_tiered(end + 10)
+    cache.append(end + 10, bytes(10), 1, 1, 1)
+    assert cache.untiered[0].capacity == 512, "a quiet segment holds little again"

@@ -102,13 +102,14 @@ class TailCache:
     ``behind``: for each writer with untiered bytes, its last number before them.
     """
 
-    __slots__ = ("_entries", "_memory", "_open", "_starts", "behind", "untiered", "untiered_bytes")
+    __slots__ = ("_entries", "_memory", "_open", "_starts", "_tiered_bytes", "behind", "untiered", "untiered_bytes")
 
     def __init__(self, memory: CacheMemory) -> None:
         self._memory = memory
         self._starts: list[int] = []
         self._entries: list[Entry] = []
         self._open: Entry | None = None
+        self._tiered_bytes = 0
         self.untiered: deque[Entry] = deque()
         self.untiered_bytes = 0
         self.behind: dict[int, int] = {}
@@ -126,8 +127,10 @@ class TailCache:
         else:
             entry = self._open
             if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
-                # Block sizes double, so that a segment with ten bytes does not hold 64 KiB.
-                capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
+                # Block sizes double, so that a segment with ten bytes does not hold 64 KiB. The first one after tiering
+                # has room for as much as was tiered.
+                before = 2 * entry.capacity if entry else self._tiered_bytes
+                capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, before))
                 entry = Entry(
                     offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms
                 )
@@ -259,7 +262,7 @@ class TailCache:
             # Cut off by the run's limit, not by its own size: leave it for the next run.
             blocks.pop()
         if blocks and blocks[-1][-1] is self._open:
-            self._open = None
+            self._open, self._tiered_bytes = None, total
         return blocks
 
     def mark_tiered(self, upto: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 from operator import attrgetter
@@ -106,16 +106,16 @@ class FileChunks:
 
     async def _append_together(self, files: BatchFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
         locked: list[tuple[str, _Handle]] = []
+        paths = {write.name: self._path(write.name) for write in writes}
         try:
             # Lock in sorted order: otherwise two calls could deadlock.
             for write in sorted(writes, key=attrgetter("name")):
-                path = self._path(write.name)
                 locked.append((write.name, await self._locked(write.name)))
                 if write.offset == 0:
-                    directory = path.rpartition("/")[0]
+                    directory = paths[write.name].rpartition("/")[0]
                     await self._make_directory(directory)
                     self._unnamed.setdefault(directory, {})[write.name] = object()
-            failures = await self._write_together(files, writes)
+            failures = await self._write_together(files, writes, paths)
         finally:
             for name, handle in locked:
                 handle.lock.release()
@@ -123,7 +123,7 @@ class FileChunks:
         for index, write in enumerate(writes):
             if failures[index] is None:
                 try:
-                    await self._sync_name(write.name, self._path(write.name).rpartition("/")[0])
+                    await self._sync_name(write.name, paths[write.name].rpartition("/")[0])
                 except OSError as error:
                     failures[index] = error
         return failures
@@ -141,8 +141,10 @@ class FileChunks:
         handle.dirty = False
         return handle
 
-    async def _write_together(self, files: BatchFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
-        """Requires that the files are locked and closed."""
+    async def _write_together(
+        self, files: BatchFiles, writes: Sequence[ChunkWrite], paths: Mapping[str, str]
+    ) -> list[Exception | None]:
+        """Requires that the files are locked and closed. ``paths``: by name."""
         failures: list[Exception | None] = [
             OSError(f"chunk failed to sync, and is not written again from there: {write.name}")
             if write.offset > self._suspect.get(write.name, write.offset)
@@ -152,7 +154,7 @@ class FileChunks:
         sound = [index for index, failure in enumerate(failures) if failure is None]
         chosen = [writes[index] for index in sound]
         outcomes = await files.write_together(
-            [FileWrite(path=self._path(write.name), offset=write.offset, parts=write.parts) for write in chosen]
+            [FileWrite(path=paths[write.name], offset=write.offset, parts=write.parts) for write in chosen]
         )
         for index, write, outcome in zip(sound, chosen, outcomes, strict=True):
             if isinstance(outcome, FileNotFoundError):

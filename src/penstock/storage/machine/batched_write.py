@@ -12,12 +12,17 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 from functools import partial
-from pathlib import Path
 
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.values.dataclass import dataclass
 from penstock.ports.files import FileWrite
-from penstock.storage.machine.calls import may_be_synced_as_a_whole, sync_file_system, translated, write_all
+from penstock.storage.machine.calls import (
+    may_be_synced_as_a_whole,
+    sync_file_system,
+    translated,
+    write_all,
+    write_at_once,
+)
 from penstock.storage.machine.direct import DIRECT_MIN_BYTES, DirectWriter
 
 SHARED_MIN_FILES = 32
@@ -38,7 +43,7 @@ _SYNCFS_REPORTS_ERRORS = (5, 8)
 class BatchedWrite:
     """Files of one call: written one by one, synced together, closed. Blocks; for one thread at a time."""
 
-    def __init__(self, items: Sequence[tuple[Path, FileWrite]]) -> None:
+    def __init__(self, items: Sequence[tuple[str, FileWrite]]) -> None:
         self._items = items
         self._sizes = [sum(map(len, write.parts)) for _, write in items]
         self.written = 0
@@ -64,7 +69,7 @@ class BatchedWrite:
     def _write_some(self, seconds: float) -> None:
         if self._watch < 0 and len(self._items) >= SHARED_MIN_FILES:
             # Opened before the first write: a sync by this descriptor reports every later write error.
-            self._watch = os.open(self._items[0][0].parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._watch = os.open(os.path.dirname(self._items[0][0]), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         until = time.perf_counter() + seconds
         while not self.all_written:
             index = self.written
@@ -76,7 +81,7 @@ class BatchedWrite:
             if time.perf_counter() >= until:
                 return
 
-    def _write(self, index: int, target: Path, write: FileWrite) -> None:
+    def _write(self, index: int, target: str, write: FileWrite) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if write.offset else os.O_CREAT)
         try:
             descriptor = os.open(target, flags, 0o600)
@@ -90,10 +95,10 @@ class BatchedWrite:
             )
         if size > write.offset:
             os.ftruncate(descriptor, write.offset)
-        views = [memoryview(part).cast("B") for part in write.parts if len(part)]
         if self._sizes[index] < DIRECT_MIN_BYTES:
-            write_all(descriptor, write.path, write.offset, views)
+            write_at_once(descriptor, write.path, write.offset, write.parts, self._sizes[index])
             return
+        views = [memoryview(part).cast("B") for part in write.parts if len(part)]
         direct = DirectWriter(descriptor, partial(write_all, descriptor, write.path))
         try:
             direct.write(write.offset, views)

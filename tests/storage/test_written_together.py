@@ -187,6 +187,13 @@ def test_a_file_system_that_others_keep_busy_is_not_synced_for_a_while(monkeypat
     assert not policy.is_worthwhile
     now += 100
     assert policy.is_worthwhile
+    policy.record(2.0, 256)
+    policy.record_single(1.9, 256)
+    assert not policy.is_worthwhile, "one by one is faster"
+    policy.record_single(0.1, 1)
+    assert not policy.is_worthwhile, "a single file says little"
+    policy.record_single(2.1, 256)
+    assert policy.is_worthwhile, "one by one is slower"
     assert not SyncPolicy(reports_errors=False).is_worthwhile, "a kernel that hides what was lost is not asked"
 
 

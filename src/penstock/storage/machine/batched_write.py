@@ -126,11 +126,13 @@ class BatchedWrite:
             policy.record(time.monotonic() - begun, len(left))
             if shared:
                 return
+        begun = time.monotonic()
         for index, descriptor in left.items():
             try:
                 os.fdatasync(descriptor)
             except OSError as error:
                 self.failures[index] = translated(error, self._items[index][1].path)
+        policy.record_single(time.monotonic() - begun, len(left))
 
     def _is_one_known_file_system(self, descriptors: Iterable[int]) -> bool:
         if not may_be_synced_as_a_whole(self._watch):
@@ -182,15 +184,23 @@ class SyncPolicy:
 
     reports_errors: bool = field(default_factory=lambda: _kernel() >= _SYNCFS_REPORTS_ERRORS)
     avoided_until: float = 0.0
+    slowest_s: float = 0.0
+    """Seconds for each file of the sync that was too slow."""
 
     @property
     def is_worthwhile(self) -> bool:
         return self.reports_errors and time.monotonic() >= self.avoided_until
 
     def record(self, seconds: float, files: int) -> None:
-        """Record the duration of one sync of the whole. If file by file would be faster, avoid it for a while."""
+        """Record the duration of one sync of the whole. If file by file may be faster, avoid it for a while."""
         if seconds > _SLOW_S + _SLOW_FILE_S * files:
-            self.avoided_until = time.monotonic() + _AVOIDED_S
+            self.avoided_until, self.slowest_s = time.monotonic() + _AVOIDED_S, seconds / files
+
+    def record_single(self, seconds: float, files: int) -> None:
+        """Record the duration of syncs file by file. If they are slower than the whole was, the disk is busy: end the
+        while."""
+        if files >= SHARED_MIN_FILES and seconds > self.slowest_s * files:
+            self.avoided_until = 0.0
 
 
 @dataclass(slots=True)

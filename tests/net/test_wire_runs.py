@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.app.telemetry import Counters
@@ -321,8 +321,15 @@ def together_and_alone(steps: list[tuple[Any, ...]], log_bytes: int = 1 << 24) -
     return together
 
 
+HELD_THEN_REFUSED = [
+    ("limit", None, 0, LimitAction.HOLD),
+    ("receive", [("append", 0, 100, 1, 1), ("append", 0, 20_000, 1, 1)]),
+]
+
+
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, log_bytes=st.sampled_from([1 << 24, 1 << 24, 900]))
+@example(steps=HELD_THEN_REFUSED, log_bytes=900)
 def test_a_run_is_to_everyone_what_its_appends_are_one_by_one(steps, log_bytes) -> None:
     together_and_alone(steps, log_bytes)
 

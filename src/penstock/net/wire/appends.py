@@ -47,7 +47,6 @@ _RUN_BYTES = 64 << 10
 """Bytes of a run, with the overhead of each append: its data are copied together, and larger appends cost more to copy
 than to pass on."""
 _HELD_DOUBLINGS = 4  # doublings; a waiting append is retried after at most 16 times the first pause
-_WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 
 class AppendHost(Protocol):
@@ -398,7 +397,7 @@ class AppendSide:
         return (
             isinstance(error, ThrottledError)
             or (isinstance(error, StorageFullError | QuotaHeldError) and not binding.knows_full)
-            or (bool(binding.stalled) and isinstance(error, _WITHOUT_PREDECESSOR))
+            or bool(binding.stalled)  # also if it is refused for itself: outcomes come in order
         )
 
     def _stall(self, item: InFlight) -> None:

@@ -122,17 +122,17 @@ class Lane:
         self.size += len(event) + HEADER_BYTES
         return self.size >= self.limit
 
-    def take(self) -> tuple[list[bytes], list[str | None]]:
-        """Remove and return all events, with their keys. Only the event loop calls it. Returns nothing while events before
-        them are being sent directly."""
+    def take(self) -> list[Any]:
+        """Remove and return all events with their keys: key, event, key, event. Only the event loop calls it. Returns nothing
+        while events before them are being sent directly."""
         count = len(self.written)
         taken = self.written[:count]
         if count and isinstance(taken[0], DirectBlock):
-            return [], []
+            return []
         del self.written[:count]
         # The writing thread may add to a stale size; the next block is then closed early, which is harmless.
         self.size = 0
-        return taken[1::2], taken[::2]
+        return taken
 
 
 class DirectBlock:

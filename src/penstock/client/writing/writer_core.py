@@ -160,10 +160,12 @@ class WriterCore:
     def _drain(self, lanes: Sequence[Lane]) -> None:
         # Drain the newest lane first: a thread that wrote to a newer lane had finished with the older one, so the older
         # lane then holds all earlier events. Then send the oldest first.
-        taken = [(lane, lane.take()) for lane in reversed(lanes)]
+        taken = [lane.take() for lane in reversed(lanes)]
         limit, block_bytes = self.lane_bytes, self.settings.block_bytes
-        for lane, (events, keys) in reversed(taken):
-            if events:
+        for lane in lanes:
+            written = taken.pop()
+            if written:
+                events, keys = written[1::2], written[::2]
                 self.lanes.rotate(lane)
                 if lane.limit:
                     lane.limit = limit

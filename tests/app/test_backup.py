@@ -80,6 +80,7 @@ class Load:
                 for part in range(6):
                     await txn.write(f"{self.committed}|{part}", key=str(part))
             self.committed += 1
+            await asyncio.sleep(0.005)
 
     async def scale(self) -> None:
         for number in range(1_000_000):
@@ -103,7 +104,7 @@ class Load:
             for work in (self.write("s/events"), self.write("s/cut"), self.transact(), self.scale(), self.truncate()):
                 group.create_task(work)
             while self.acknowledged < 40 or self.committed < 2:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.002)
             try:
                 yield
             finally:

@@ -224,3 +224,26 @@ def test_a_connection_that_ends_while_its_read_is_woken_affects_no_other():
             assert (await first.receive()).rid == 9
 
     run(main())
+
+
+@both_loops
+def test_a_slow_peer_that_vanishes_takes_no_room_for_replies_from_others(loop):
+    async def main():
+        async with notes() as n:
+            await with_segments(n)
+            await n.setup()
+            share = n.scene.server._share
+            whole = share.reply_bytes
+            big = b"\0\0\0\0\0\x0f\0\0" + bytes(15 << 16)
+            peers = await parked(n, 6, 64)
+            for peer in peers:
+                peer.writer.transport.pause_reading()
+            await n.append(0, big)
+            await until(lambda: len(share.sending) == len(peers))
+            assert share.reply_bytes < whole
+            for peer in peers:
+                peer.writer.transport.abort()
+            await until(lambda: len(share.connections) == 1)
+            assert (len(share.sending), share.reply_bytes) == (0, whole)
+
+    run(main(), loop)

@@ -95,16 +95,13 @@ class ReadSide:
 
     def go_on(self) -> None:
         """The peer has read what it was sent."""
-        self._may_go_on()
-        self._sent()
-
-    def _may_go_on(self) -> None:
         self.writable = True
         self._collected.set()
+        self._sent()
 
     def close(self) -> None:
-        """Drop waiting reads."""
-        self._may_go_on()
+        """Drop waiting reads. A peer that did not read its replies no longer takes room from others."""
+        self.go_on()
         self._take_parked()
         for task in list(self.tasks):
             task.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 from uuid import UUID
 
 import pytest
@@ -177,6 +178,33 @@ def test_a_setup_drops_what_waits_and_the_others_of_the_frame_are_answered():
             assert replies[c.AppendSetup].last_number == NO_EVENT
             again = many(2, (replies[c.AppendSetup].handle, 0, b"y"))
             assert await peer.ask(again) == c.ManyAppended(2, (1,), ())
+
+    run(main())
+
+
+def test_data_that_is_stored_is_not_held_while_another_append_of_its_frame_waits():
+    async def main():
+        async with stage(throttle_pause_s=30) as scene:
+            await created(scene)
+            peer, handles = await bound(scene)
+            share, store = scene.server._share, scene.store
+            share.short = True  # so that data is copied, and a view does not keep its receive buffer
+            given, submit = [], store.submit_append
+
+            def submitting(request, done):
+                given.append(request.data)
+                submit(request, done)
+
+            store.submit_append = submitting
+            store.refuse_next = 1
+            big = bytes(1 << 20)
+            await peer.send(many(1, (handles[NAMES[0]], 0, b"x"), *((handles[name], 0, big) for name in NAMES[1:])))
+            await until(lambda: store.refused == 1 and all(texts(scene)[name] for name in NAMES[1:]))
+            await until(lambda: share.limits.held_bytes_total - share.room < 1000)
+            assert [len(one) for one in given] == [1] + [len(big)] * 5
+            stored, mine = given[1:], [bytes(len(NAMES)) for _ in NAMES[1:]]
+            given.clear()
+            assert [sys.getrefcount(one) for one in stored] == [sys.getrefcount(one) for one in mine]
 
     run(main())
 

@@ -20,6 +20,7 @@ OVERHEAD_BYTES = 128
 """What an append counts besides its data."""
 NOT_STORED = -1  # length of an append that is not stored
 _FAILURES_BYTES = 8 << 20
+_ANSWERED: FrameAppend = ("", UUID(int=0), b"", 0, 0, 0)
 
 
 class Finisher(Protocol):
@@ -216,6 +217,10 @@ class Many:
 
     def __call__(self, places: Sequence[int], outcome: Sequence[int] | PenstockError) -> None:
         self.side.many_finished(self, places, outcome)
+        if self.left:
+            # Others of the frame may wait for long, and the data of these is not counted any more.
+            for place in places:
+                self.appends[place] = _ANSWERED
 
     def attributes(self) -> Mapping[str, Value]:
         """See ``append_meter.Measured``: the segment and the writer are those of the first append."""

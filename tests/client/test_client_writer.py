@@ -10,6 +10,7 @@ import pytest
 from client_world import read_all, simulate
 
 from penstock.client.store import AsyncStore
+from penstock.client.writing.prepare import prepare_events
 from penstock.model.errors import (
     DeadlineExceededError,
     EventTooLargeError,
@@ -391,5 +392,33 @@ def test_a_flush_of_very_many_segments_sends_them_in_slices_and_waits_for_all():
             assert passes >= 3, "the loop has had turns between the slices"
             assert not writer._core.pending_bytes
         assert by_key(await read_all(stream)) == {key: [0, 1, 2] for key in keys}
+
+    simulate(test)
+
+
+class InterruptedLane(list):
+    """The events of a lane. The thread that writes goes on in the middle of a call that it interrupted."""
+
+    late = ["k", b"2"]
+
+    def __delitem__(self, taken):
+        super().__delitem__(taken)
+        self.extend(self.late)
+        self.late = []
+
+
+def test_events_written_while_blocks_of_their_lane_are_taken_keep_their_order():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        async with stream.writer() as writer:
+            core = writer._core
+            await core.open()
+            (lane,) = core.lane_list()
+            lane.written = InterruptedLane(["k", b"1"])
+            prepared = prepare_events(core.lanes, [bytes(50)] * 4, ["k"] * 4, 64)
+            assert len(prepared) > 1
+            core.enqueue(prepared)
+            await writer.flush()
+        assert [event for event in await read_all(stream) if len(event) == 1] == [b"1", b"2"]
 
     simulate(test)

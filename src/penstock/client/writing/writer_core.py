@@ -183,7 +183,8 @@ class WriterCore:
             for _, block in prepared:
                 self.rejections.add(block)
         self.check()
-        self._drain_some([lane for lane, _ in prepared if lane.written])
+        # Each lane once: a thread may add events meanwhile, and what is taken last is sent first.
+        self._drain_some(list(dict.fromkeys(lane for lane, _ in prepared if lane.written)))
         for lane, block in prepared:
             block.group = self._group
             self._enqueue(lane.sender, block)

@@ -4,7 +4,8 @@ import asyncio
 
 from store_world import append, run, writer
 
-from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.model.errors import ThrottledError
+from penstock.ports.data.segments import NO_EVENT, Append, Appended
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 
@@ -51,3 +52,26 @@ def test_setup_append_of_a_segment_that_is_not_there_answers_with_parked_appends
         assert [type(item).__name__ for item in results] == ["SegmentNotFoundError", "SegmentNotFoundError"]
 
     run(scenario)
+
+
+def test_an_append_for_which_there_is_no_place_is_refused_after_those_before_it():
+    """Refused before them, a writer would wait for their refusal, and never repeat it."""
+
+    async def scenario(world):
+        store = world.store
+        await store.create_segment("s")
+        await store.setup_append("s", writer(1))
+        await world.evict()
+        answered = []
+        for number in range(3):
+            request = Append(
+                segment="s", writer=writer(1), data=b"x", event_number=number + 1, previous=number or NO_EVENT
+            )
+            store.submit_append(request, lambda outcome, number=number: answered.append((number, type(outcome))))
+        while len(answered) < 3:
+            await asyncio.sleep(0)
+        assert answered == [(0, Appended), (1, ThrottledError), (2, ThrottledError)]
+        request = Append(segment="s", writer=writer(1), data=b"x", event_number=2, previous=1)
+        assert (await store.append(request)).end_offset == 2
+
+    run(scenario, max_parked_appends=1)

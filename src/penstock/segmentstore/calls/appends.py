@@ -86,7 +86,7 @@ class Appends:
         self._submit = submit
         self._offline = offline
         self._spawn = spawn
-        self._parked: dict[str, deque[tuple[Append | None, Done]]] = {}
+        self._parked: dict[str, deque[tuple[Append | PenstockError | None, Done]]] = {}
         self._parked_count = 0
         self._say_throttled_at = float("-inf")
 
@@ -233,14 +233,15 @@ class Appends:
             error = ThrottledError(
                 "too many appends wait for their segment", resource="parked_appends", limit=self._parked_count
             )
-        if error is not None:
+        parked = self._parked.get(request.segment)
+        if parked is None and error is not None:
             self._submit(refusal(None, error, done))
             return
-        parked = self._parked.get(request.segment)
         if parked is None:
             parked = self._parked[request.segment] = deque()
             self._spawn(self._unpark(request.segment, parked), f"container-{self._index}-load")
-        parked.append((request, done))
+        # A refusal keeps its place, without the data: the writer's earlier appends must be answered before it.
+        parked.append((error or request, done))
         self._parked_count += 1
 
     async def parked_decided(self, name: str) -> None:
@@ -258,13 +259,16 @@ class Appends:
         self._parked.clear()
         return withdrawn
 
-    async def _unpark(self, name: str, parked: deque[tuple[Append | None, Done]]) -> None:
+    async def _unpark(self, name: str, parked: deque[tuple[Append | PenstockError | None, Done]]) -> None:
         while parked:
             request, done = parked[0]
-            if request is None:
+            if request is None or isinstance(request, PenstockError):
                 parked.popleft()
                 self._parked_count -= 1
-                done(None)
+                if request is None:
+                    done(None)
+                else:
+                    self._submit(refusal(None, request, done))
                 continue
             segment: Segment | None = None
             state: AttributeState | None = None

@@ -78,3 +78,19 @@ def test_after_tiering_one_block_takes_as_much_as_was_tiered() -> None:
     cache.mark_tiered(end + 10)
     cache.append(end + 10, bytes(10), 1, 1, 1)
     assert cache.untiered[0].capacity == 512, "a quiet segment holds little again"
+
+
+def test_blocks_with_room_for_what_may_come_keep_to_the_memory_of_the_caches() -> None:
+    """Thousands of segments with one byte each, after a burst of 64 KiB each."""
+    memory = CacheMemory(1 << 20)
+    caches = [TailCache(memory) for _ in range(200)]
+    for cache in caches:
+        for offset in range(0, 64 << 10, 4 << 10):
+            cache.append(offset, bytes(4 << 10), 1, 1, 1)
+        cache.next_blocks(1 << 20, 8 << 20)
+        cache.mark_tiered(64 << 10)
+    assert memory.cached_bytes <= memory.limit_bytes
+    for cache in caches:
+        cache.append(64 << 10, b"x", 1, 1, 1)
+    assert sum(cache.untiered[0].capacity > 512 for cache in caches) >= 15
+    assert memory.cached_bytes <= memory.limit_bytes + (64 << 10) + 512 * len(caches)

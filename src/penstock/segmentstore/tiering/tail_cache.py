@@ -89,6 +89,12 @@ class CacheMemory:
             self._evictable = deque(item for item in self._evictable if item[1].data is not None)
             self._compact_at = max(_COMPACT_MIN, 2 * len(self._evictable))
 
+    def room_for(self, size_bytes: int) -> int:
+        """``size_bytes`` if a block may take that much before it is filled, else 0. Tiered bytes make room for it."""
+        self.trim()
+        fits = self.cached_bytes + size_bytes <= self.limit_bytes
+        return size_bytes if fits or self._evictable else 0
+
     def trim(self) -> None:
         while self._evictable and (self.cached_bytes > self.limit_bytes or self._evictable[0][1].data is None):
             cache, entry = self._evictable.popleft()
@@ -128,8 +134,8 @@ class TailCache:
             entry = self._open
             if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
                 # Block sizes double, so that a segment with ten bytes does not hold 64 KiB. The first one after tiering
-                # has room for as much as was tiered.
-                before = 2 * entry.capacity if entry else self._tiered_bytes
+                # has room for as much as was tiered, unless most of the memory is held by such blocks.
+                before = 2 * entry.capacity if entry else self._memory.room_for(self._tiered_bytes)
                 capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, before))
                 entry = Entry(
                     offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms

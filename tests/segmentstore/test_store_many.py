@@ -166,3 +166,30 @@ def test_appends_of_a_frame_that_cannot_be_written_are_refused_and_change_nothin
                 assert lengths == [1] * len(NAMES)
 
     asyncio.run(main())
+
+
+def test_a_full_log_returns_each_segment_to_its_durable_state_once() -> None:
+    """It visits all writers of the segment: for each of thousands of appends, it would stop the loop for seconds."""
+
+    async def main() -> None:
+        world = World(containers=1)
+        async with world.opened(crash=True) as store:
+            await prepared(world)
+            (container,) = store.containers
+            restored: list[str] = []
+            restore = container.segments.restore
+            container.segments.restore = lambda segment: [restored.append(segment.name), restore(segment)]
+            refused: list[int] = []
+            numbers = [NO_EVENT, *range(1, 500)]
+            appends = [(NAMES[0], WRITERS[0], memoryview(b"x"), max(0, last) + 1, 1, last) for last in numbers]
+            for frame in (appends[:300], appends[300:]):
+                store.submit_appends(frame, lambda places, outcome: refused.extend(places))
+            container._refuse_all(StorageFullError("log is full"))
+            assert len(refused) == 500
+            assert restored == NAMES[:1]
+            lengths: list[int] = []
+            store.submit_appends(appends, lambda places, outcome: lengths.extend(outcome))
+            await container.drain()
+            assert lengths == list(range(1, 501))
+
+    asyncio.run(main())

@@ -364,8 +364,9 @@ class Container:
         self._queue.clear()
         for mutation in failed:
             mutation.withdraw(self._memory)
-            for segment in mutation.segments:
-                self.segments.restore(segment)
+        # Each once: it visits all writers of the segment, and thousands of appends may be queued for it.
+        for segment in dict.fromkeys(segment for mutation in failed for segment in mutation.segments):
+            self.segments.restore(segment)
         # Refusals too: the operations that they were decided against will not happen.
         for mutation in failed:
             self._call(mutation.done, StorageFullError(error.message, **error.fields))

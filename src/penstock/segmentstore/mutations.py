@@ -70,17 +70,17 @@ class Mutation:
         return False
 
     def queued(self) -> None:
-        """The segments keep it in mind until ``apply``."""
+        """Count it as pending in its segments, until ``apply``."""
         for segment in self.segments:
             segment.pending_operations += 1
 
     def pieces(self) -> Sequence[Buffer]:
-        """What a frame holds of it, ``size_bytes`` in total; empty if nothing is written."""
+        """Its encoded operations in a frame, ``size_bytes`` in total; empty if nothing is written."""
         return ()
 
     def apply(self, steps: Transitions, address: int, now_ms: int, wake: dict[Segment, None]) -> None:
-        """Change durable state, and set the answer. Runs once the frame at ``address`` is durable. ``wake`` receives the
-        segments at which reads wait."""
+        """Change durable state, and set the answer. Runs once the frame at ``address`` is durable. Adds the segments at which
+        reads wait to ``wake``."""
         for segment in self.segments:
             segment.pending_operations -= 1
             if segment.waiters:
@@ -136,7 +136,7 @@ class AppendsMutation(Mutation):
         return self._largest >= LARGE_BYTES
 
     def queued(self) -> None:
-        """They were counted as they were added."""
+        """``add`` has counted them."""
 
     def pieces(self) -> Sequence[Buffer]:
         found: list[Buffer] = []
@@ -198,7 +198,7 @@ class OperationMutation(Mutation):
 
 
 def alone(done: AppendDone) -> Done:
-    """Answers an ``AppendsMutation`` of one append."""
+    """The callback of an ``AppendsMutation`` that has one append."""
 
     def answered(outcome: Sequence[int] | PenstockError) -> None:
         done(outcome if isinstance(outcome, PenstockError) else Appended(end_offset=outcome[0]))

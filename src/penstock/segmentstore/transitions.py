@@ -67,8 +67,8 @@ class Transitions:
         self._mark_dirty(segment)
 
     def appends(self, rows: Sequence[AppendRow], address: int, now_ms: int) -> list[int]:
-        """The bytes become readable, in order. Answers the length of the segment after each append. Parked reads are woken
-        by the caller, after the answers."""
+        """Make the bytes readable, in order. Returns the length of the segment after each append. The caller wakes parked
+        reads after it has answered the appends."""
         tiering, mark, block_bytes = self._tiering, self._changes.mark, self._tiering.block_bytes
         ends: list[int] = []
         for segment, state, writer, number, count, offset, data, size in rows:
@@ -312,7 +312,7 @@ class Transitions:
 
     def _vanish(self, segment: Segment) -> None:
         segment.gone = segment.next_gone = True
-        self._leases.gone(segment)
+        self._leases.keep_name(segment)
         segment.open_chunk = None
         segment.cache.clear()
         self._tiering.remove(segment)

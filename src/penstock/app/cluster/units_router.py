@@ -33,7 +33,7 @@ _ROUTES_MAX = 100_000
 def _answer_some(
     done: AppendsDone, places: Sequence[int], some: Sequence[int], outcome: Sequence[int] | PenstockError
 ) -> None:
-    """Answers appends that were passed on with others. ``places``: those of all that were passed on together."""
+    """Answer some appends that were passed on together. ``places``: all of those, by their places in the whole call."""
     done([places[one] for one in some], outcome)
 
 

@@ -329,7 +329,7 @@ def _prepare_plain(lanes: LaneMap, data: pa.Array, keys: pa.Array | None, block_
 
 
 class _RowKeys:
-    """The routing keys of the ordered rows. They become text only if someone asks."""
+    """The routing keys of the ordered rows. They become text when they are first needed."""
 
     __slots__ = ("_keys", "_order")
 

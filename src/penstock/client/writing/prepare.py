@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class Prepared:
-    """Blocks, each with the lane that it is for. A pair for each would be one more object for the garbage collector, of tens
-    of thousands."""
+    """Blocks, each with its lane. Two lists, because a pair for each of tens of thousands of blocks would cost the garbage
+    collector more."""
 
     __slots__ = ("_blocks", "_lanes")
 
@@ -48,7 +48,7 @@ class Prepared:
 
 
 class CallKeys:
-    """The keys of the events of one call, sorted by lane once a block must be routed again."""
+    """The keys of the events of one call. They are sorted by lane only when a block must first be routed again."""
 
     __slots__ = ("_keys", "_lane_of", "_sorted")
 
@@ -61,7 +61,7 @@ class CallKeys:
         self._sorted: Mapping[Lane, Sequence[str | None]] = {}
 
     def sort(self, items: Sequence[T]) -> dict[Lane, list[T]]:
-        """Items, one for each key, by the lane of the key. Raises InvalidArgumentError: a key of another type."""
+        """Group the items, one for each key, by the lane of the key. Raises InvalidArgumentError: a key is not text."""
         parts: defaultdict[Lane, list[T]] = defaultdict(list)
         try:
             for lane, item in zip(map(self._lane_of, self._keys), items, strict=True):

@@ -85,16 +85,16 @@ class Answered(Protocol):
 
 
 class SharedKeys(Protocol):
-    """The routing keys of the events of many blocks, which need them only where they must be routed again."""
+    """The routing keys of the events of many blocks. A block needs its keys only if it must be routed again."""
 
     def of(self, lane: object, first: int, count: int) -> Sequence[str | None]:
-        """Those of ``count`` events of the lane, from its event number ``first`` on."""
+        """The keys of ``count`` events of the lane, from the lane's event at index ``first`` on."""
         ...
 
 
 Keys: TypeAlias = tuple[str | None, ...] | SharedKeys | None
 """The routing key of each event, or where to get them; None: no event has a key. The garbage collector looks at a tuple of
-texts once, and at a list as long as it lives."""
+strings once, but at a list in each collection."""
 
 
 class WriteBlock(Append):
@@ -106,7 +106,7 @@ class WriteBlock(Append):
     is acknowledged. ``receipts``: those that the program asked for. ``span``: of its append in flight, if tracing is on.
 
     The block is also the request for its append, and the callback, which passes the outcome to ``sender``: this saves the
-    garbage collector two objects per block, of tens of thousands. It is sent once: ``again`` makes another one.
+    garbage collector two objects for each of tens of thousands of blocks. It is sent once: ``again`` makes a copy.
     ``segment``, ``writer`` and ``previous`` are known once it is sent.
     """
 
@@ -153,12 +153,12 @@ class WriteBlock(Append):
         return len(self.data)
 
     def keys_in(self, lane: object) -> Sequence[str | None] | None:
-        """The routing key of each event of this block of the lane; None: no event has a key."""
+        """The routing key of each event of this block, which belongs to ``lane``; None: no event has a key."""
         keys = self.keys
         return keys if keys is None or isinstance(keys, tuple) else keys.of(lane, self.first, self.event_count)
 
     def again(self) -> WriteBlock:
-        """The same events with the same number, not sent."""
+        """A copy that was not sent: the same events with the same number."""
         found = WriteBlock(
             self.data,
             self.event_count,

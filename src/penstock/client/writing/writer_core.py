@@ -351,12 +351,12 @@ class WriterCore:
         if block.rejected:
             self.rejections.open_blocks -= 1
         was_full = self.pending_bytes > self.settings.max_pending_bytes
-        # Of thousands of acknowledgements, few end a group or make room.
+        # Few of thousands of acknowledgements end a group or make room: only those wake callers.
         if self._forget(block) or was_full or self.rejections.is_on:
             self._wake_waiters()
 
     def _forget(self, block: WriteBlock) -> bool:
-        """Returns whether it was the last one of its group."""
+        """Stop counting a settled block. Returns whether it was the last one of its group."""
         self.pending_bytes -= len(block.data)
         self._open_blocks -= 1
         group, events = block.group, self._group_events

@@ -148,7 +148,7 @@ _TWO_INT32 = struct.Struct(">ii")
 RID = _INT64 = struct.Struct(">q")
 _int64_at = _INT64.unpack_from
 _new_tuple = tuple.__new__
-_ReadSegment = c.ReadSegment  # a name of this module is found faster
+_ReadSegment = c.ReadSegment  # looking up a global is faster than an attribute of a module
 
 
 def encode(command: Command) -> bytes:
@@ -291,7 +291,8 @@ def _decode_read(view: memoryview) -> c.ReadSegment:
 
 @lru_cache(_KNOWN_READS)
 def _read_fields(head: bytes) -> tuple[tuple[str, int, int, str], int]:
-    """The fields of a ReadSegment before its number, and their size. All readers of a tail ask for the same."""
+    """Decode the fields of a ReadSegment before its number. Returns them and their size. All readers of a tail send
+    the same."""
     at = _LENGTH.size + int(_LENGTH.unpack_from(head)[0])
     offset, suggested, token = _READ_MIDDLE.unpack_from(head, at)
     start = at + _READ_MIDDLE.size

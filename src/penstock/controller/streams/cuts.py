@@ -61,8 +61,8 @@ async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> 
 
 
 def asked_again(question: Q) -> Q:
-    """Wrap a query that reads a stream without its lock: it starts again if the head moves meanwhile, or if the stream is
-    scaled and a record that is read later has a cut in the new segments, as of a subscriber.
+    """Wrap a query that reads a stream without its lock: it starts again if the head moves meanwhile. It also does
+    so if the stream is scaled meanwhile, and a record that is read later (a subscriber's) has a cut in new segments.
 
     Raises UnavailableError if the head moves in each of several tries; what ``question`` raises otherwise.
     """
@@ -76,7 +76,7 @@ def asked_again(question: Q) -> Q:
             except (SegmentNotFoundError, TruncatedError):
                 continue
             except InvalidCutError as error:
-                # From the caller or from a damaged record, it stays.
+                # If the caller or a damaged record gave the cut, the error comes again in each try.
                 unknown = error
         if unknown is not None:
             raise unknown

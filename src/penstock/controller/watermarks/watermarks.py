@@ -82,7 +82,7 @@ class Watermarks:
         begin = place if segment.start <= place < segment.length else 0
         try:
             async for item in marks_from(ctx, segment, begin):
-                # A mark in segments that are newer than the history: the stream was scaled meanwhile.
+                # The mark may be in segments that are newer than the history, if the stream was scaled meanwhile.
                 later = not item.mark.positions.keys() <= history.index.ranges.keys()
                 if later or not at_or_after(history, position.positions, item.mark.positions):
                     return TimeWindow(lower_ms=lower, upper_ms=item.mark.upper_ms, place=begin)

@@ -116,7 +116,7 @@ class RetentionDecision:
         return self.stays_of("The other" if self.frees_bytes else "All")
 
     def stays_of(self, whole: str) -> str:
-        """As ``stays``. ``whole``: how the data begins that one holder keeps, "All" if nothing else is deleted."""
+        """As ``stays``. ``whole`` begins the sentence if one holder keeps all of it: "All", or "The other"."""
         held = self.held_by
         if not held:
             return ""

@@ -89,7 +89,7 @@ class ReceiveTurns(Generic[K]):
         self._turn_s = turn_s
         self._grace_s = grace_s
         self.connections: dict[K, _Peer[K]] = {}
-        """Those that hold enough of a frame to be counted."""
+        """The connections that hold enough of a frame to be counted."""
         self._standing: dict[K, Standing] = {}
         self.waiting: dict[K, _Peer[K]] = {}
         """The connections that may not receive now."""

@@ -111,7 +111,7 @@ class AppendConnection:
         now = asyncio.get_running_loop().time()
         for line in lines:
             line.used_at = now
-        if any(line.connection is not self for line in lines):  # some have ended, with all their appends
+        if any(line.connection is not self for line in lines):  # some lines have ended, with all their appends
             held = [line.connection is self for line in lines]
             lines, gathered = list(compress(lines, held)), list(compress(gathered, held))
         if len(gathered) == 1:
@@ -218,8 +218,8 @@ class Line:
         self._condition_open = False
         self._queue: deque[Any] = deque()
         """In call order, three entries for each append: the append, the callback for its outcome, and whether it was sent
-        in a frame with others, so that the reply to that frame is its reply. An object for each append, of thousands,
-        would cost the garbage collector more. The first ``_sent`` appends are in flight."""
+        in a frame with others, so that the reply to that frame is its reply. One object for each of
+        thousands of appends would cost the garbage collector more. The first ``_sent`` appends are in flight."""
         self._sent = 0
 
     def submit(self, request: Append, done: AppendDone) -> None:
@@ -241,17 +241,17 @@ class Line:
         return len(self._queue) > _FIELDS * self._sent
 
     def give_up(self, request: Append) -> None:
-        """Call nothing with the outcome of the append. If it was not sent yet, it never will be."""
+        """Drop the append's callback: its outcome is ignored. If it was not sent yet, it never will be."""
         at = self._place(request)
         if at is not None:
             self._queue[at + 1] = _nobody
 
     def _place(self, request: Append) -> int | None:
-        """Where the queue holds this append. None: it has its outcome."""
+        """Index of this append's first entry in the queue. None: its outcome is already known."""
         return next((at for at in range(0, len(self._queue), _FIELDS) if self._queue[at] is request), None)
 
     def _remove(self, at: int) -> tuple[Append, AppendDone, bool]:
-        """Remove the append at this place of the queue. Returns its entries."""
+        """Remove the append whose first entry is at this index. Returns its entries."""
         queue = self._queue
         queue.rotate(-at)
         found = queue.popleft(), queue.popleft(), queue.popleft()
@@ -361,7 +361,7 @@ class Line:
         connection.dialled.send_parts(parts)
 
     def frame_alone(self, request: Append) -> Sequence[Buffer]:
-        """The frame of a gathered append that is sent by itself after all."""
+        """The frame of a gathered append that is sent by itself because no other was gathered."""
         at = self._place(request)
         if at is not None:
             self._queue[at + 2] = False
@@ -404,8 +404,8 @@ class Line:
         self._answered(done)
 
     def acknowledged(self, request: Append, length: int) -> int:
-        """The append is durable; ``length`` is the segment's length after it. Returns how many bytes the append held: 0 if
-        it has an outcome already."""
+        """The append is durable; ``length`` is the segment's length after it. Returns how many bytes the append held:
+        0 if its outcome was already known."""
         queue = self._queue
         if queue and queue[0] is request:
             queue.popleft()
@@ -427,7 +427,7 @@ class Line:
         """An append in a shared frame was not stored: end, as if ``frame`` had arrived. None: an append before it
         failed."""
         if self._place(request) is None:
-            return  # It has its outcome.
+            return  # Its outcome is already known.
         if frame is None:
             self.fail(lambda: NotConnectedError("append follows one that failed", segment=self.segment))
             return

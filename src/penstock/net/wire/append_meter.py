@@ -22,7 +22,7 @@ _NOTHING = nullcontext()
 
 
 class Measured(Protocol):
-    """An append, or the appends of a run or of a frame, which count as one where they are measured."""
+    """What is measured as one append: a single one, or all appends of a run or of a frame."""
 
     def attributes(self) -> Mapping[str, Value]:
         """What a span reports of it; ``messaging.destination.name`` is among them."""
@@ -60,7 +60,7 @@ class AppendMeter:
         self._bytes = telemetry.tally("wire_appended_bytes")
         self._events = telemetry.tally("wire_appended_events")
         self.around: SpanContext | None = None
-        """The span of the request that arrives next; None: the client has named none."""
+        """The span that the client named for its next request; None: it named none."""
         self._named_ns = 0
         self._traced: dict[Measured, _TracedAppend] = {}
         self._stored: list[_TracedAppend] = []

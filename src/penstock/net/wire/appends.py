@@ -91,7 +91,7 @@ class AppendSide:
         self._handles: dict[int, Binding] = {}
         self._last_handle = 0
         self.open: tuple[c.AppendBlock, int, memoryview] | None = None
-        """The block whose end must be the next frame, if any."""
+        """The open block, if any: the next frame must be its end."""
         self._crowd: Crowd[Binding] = Crowd(host.after_pause, self._retry)
         self._closed = False
         self._answered_bytes = 0
@@ -226,7 +226,7 @@ class AppendSide:
             self._store.submit_appends(appends, many)
 
     def many_finished(self, many: Many, places: Sequence[int], outcome: Sequence[int] | PenstockError) -> None:
-        """Take the outcome of some appends of a frame from the store, in order of submission for each writer."""
+        """Take the store's outcome of some appends of a frame. For each writer, outcomes come in order of submission."""
         if isinstance(outcome, PenstockError):
             for place in places:
                 self.finished(many.single(place), outcome)
@@ -397,7 +397,7 @@ class AppendSide:
         return (
             isinstance(error, ThrottledError)
             or (isinstance(error, StorageFullError | QuotaHeldError) and not binding.knows_full)
-            or bool(binding.stalled)  # also if it is refused for itself: outcomes come in order
+            or bool(binding.stalled)  # also if it is refused for another reason: outcomes come in order
         )
 
     def _stall(self, item: InFlight) -> None:

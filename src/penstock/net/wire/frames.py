@@ -49,15 +49,15 @@ class FrameReceiver:
         self.start = 0
         """Position in the arena of the bytes that are not parsed yet."""
         self.end = 0
-        """The position behind them."""
+        """Position in the arena where the received bytes end."""
         self.view = memoryview(b"")
         self.code = 0
         self.at = 0
         self.payload = self.view
 
     def buffer(self, most_bytes: int = LARGE_BYTES) -> memoryview:
-        """The buffer of at most that size to receive into next. Moves a frame that would cross the arena's end to a new
-        arena that holds it whole."""
+        """The buffer to receive into next, of at most ``most_bytes``. A frame that would cross the arena's end is moved
+        to a new arena that holds it whole."""
         start, end = self.start, self.end
         if start == end:
             if start > _REWIND_BYTES:

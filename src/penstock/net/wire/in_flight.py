@@ -166,12 +166,12 @@ class InFlight:
 
 
 class Many:
-    """Appends that came in one frame; called with the outcomes of those that were passed on to the store together. One
-    frame answers all, once the outcome of each is known.
+    """Appends that came in one frame. It is the callback for those that were passed on to the store together. One frame
+    answers all, once the outcome of each is known.
 
     ``appends``: those passed on; ``bindings`` and ``indexes``: the writer of each, and its index in the frame. ``size``:
     as of ``InFlight``, for all of them. ``lengths``: lengths of the segments, by index. ``failures``: frames that say why
-    an append was not stored. An append that was not stored and has no frame failed because one before it did.
+    an append was not stored. Without such a frame, an append failed because an earlier one did.
     """
 
     __slots__ = (
@@ -200,7 +200,7 @@ class Many:
         self.failure_bytes = 0
 
     def add(self, binding: Binding, data: bytes | memoryview, count: int, number: int, index: int) -> None:
-        """Pass the append on with the others."""
+        """Add an append that is passed on with the others."""
         self.appends.append((binding.segment, binding.id, data, number, count, binding.submitted))
         self.bindings.append(binding)
         self.indexes.append(index)
@@ -209,7 +209,7 @@ class Many:
         binding.in_flight += 1
 
     def single(self, place: int) -> InFlight:
-        """An append that was passed on, by itself."""
+        """One of the appends that were passed on, as an item of its own."""
         _, _, data, number, count, previous = self.appends[place]
         item = InFlight(self.side, self.bindings[place], data, count, number, self.rid, None, self, self.indexes[place])
         item.previous = previous
@@ -218,7 +218,7 @@ class Many:
     def __call__(self, places: Sequence[int], outcome: Sequence[int] | PenstockError) -> None:
         self.side.many_finished(self, places, outcome)
         if self.left:
-            # Others of the frame may wait for long, and the data of these is not counted any more.
+            # Free their data, which is no longer counted: other appends of the frame may wait for long.
             for place in places:
                 self.appends[place] = _ANSWERED
 

@@ -46,7 +46,7 @@ class Permits:
         self._expire = expire
         self._timers: dict[bytes, TimerHandle] = {}
         self._readable: dict[str, Delegated] = {}
-        """The verified tokens that allowed the last reads, by segment. The verifier still checks each token's end."""
+        """By segment: the verified token that allowed its last read. The verifier still checks when each token expires."""
 
     def admit(self, command: Command) -> Command:
         """The command if its token allows it. A read comes back with the time at which its token ends in place of the

@@ -147,7 +147,7 @@ class ReadSide:
         return True
 
     def _answer(self, command: c.ReadSegment, known: dict[int, Answer]) -> None:
-        """``known``: the answers so far to reads of the same place, by the most bytes that they may have."""
+        """Answer the read. ``known``: answers so far to reads of the same place, by their size limit in bytes."""
         fair = self._share.reply_bytes
         if not self._may_send(fair):
             self._start(command)

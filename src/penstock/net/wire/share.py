@@ -84,12 +84,12 @@ class WaitingSide(Protocol):
     """The reads of one connection, some of which wait at a tail."""
 
     def resume(self, number: int, tail: Tail) -> None:
-        """Check again the waiting read that has this number."""
+        """Check the waiting read with this number again."""
         ...
 
 
 class Answer:
-    """The frame of a SegmentRead for all readers of the same bytes, without its end: the number of the request."""
+    """The frame of a SegmentRead for all readers of the same bytes, without its last field, the number of the request."""
 
     __slots__ = ("_parts", "_small", "data_bytes", "size_bytes")
 
@@ -107,7 +107,7 @@ class Answer:
             self._parts = (b"".join(parts),)
 
     def to(self, rid: int) -> Sequence[Buffer]:
-        """The parts of the frame that answers the request of this number."""
+        """The parts of the frame that answers the request with this number."""
         end = _pack_rid(rid)
         return (self._small + end,) if self._small else (*self._parts, end)
 
@@ -123,14 +123,14 @@ class Tail:
         self._tails = tails
         self.place = place
         self.sides: dict[int, WaitingSide] = {}
-        """By the numbers of the reads."""
+        """The connection of each waiting read, by the read's number."""
         self.answers: dict[int, Answer] = {}
-        """The answers of the current pass of the event loop, by the most bytes that they may have."""
+        """The answers of the current pass of the event loop, by their size limit in bytes."""
         self.gone = False
         """Whether the segment was deleted. Another one may have its name by now."""
 
-    def look(self) -> None:
-        """Look at the segment again: since the last pass it may have changed."""
+    def refresh(self) -> None:
+        """Drop the answers of the last pass: the segment may have changed since then."""
         self.answers = {}
         self.gone = self.watch.gone
 
@@ -150,7 +150,7 @@ class Tails:
         self._waking = False
 
     def park(self, side: WaitingSide, command: ReadSegment) -> int:
-        """Let the read wait. Returns its number among those that wait; 0: it need not or may not wait, see
+        """Let the read wait. Returns its number among the waiting reads; 0: it need not or may not wait, see
         ``ServedReads.watch``."""
         place = command[:2]
         tail = self._places.get(place)
@@ -168,7 +168,7 @@ class Tails:
         return number
 
     def leave(self, number: int, command: ReadSegment) -> None:
-        """Let the read wait no longer. Does nothing after the segment has changed."""
+        """Stop the wait of this read. Does nothing after the segment has changed."""
         tail = self._places.get(command[:2])
         if tail is not None and tail.sides.pop(number, None) is not None:
             tail.watch.cancel()
@@ -191,7 +191,7 @@ class Tails:
             for _ in range(min(len(woken), _WAKES)):
                 number, side, tail = woken.popleft()
                 if tail is not before:
-                    tail.look()
+                    tail.refresh()
                     before = tail
                 side.resume(number, tail)
         finally:
@@ -232,7 +232,7 @@ class ServerShare:
         self.cleanups: dict[asyncio.Task[None], None] = {}
         self.sending: dict[object, None] = {}
         self.reply_bytes = 0
-        """Read data that one connection may hold unsent now."""
+        """Bytes of read data that one connection may now hold unsent."""
         self._divide_replies()
         self.tails = Tails(store, loop)
         self.outboxes = Sending(loop)

@@ -38,10 +38,11 @@ class DirectLine(Protocol):
 
 FrameAppend: TypeAlias = tuple[str, UUID, bytes | memoryview, int, int, int]
 """An append without a condition: segment, writer, data (``len`` counts bytes), and ``event_number``, ``event_count`` and
-``previous`` of ``Append``. A tuple, because frames bring thousands."""
+``previous`` of ``Append``. A tuple, because a frame may hold thousands."""
 
 AppendsDone = Callable[[Sequence[int], Sequence[int] | PenstockError], None]
-"""Takes the places of some appends, and the length of the segment after each, or the error that refuses all of these."""
+"""Takes the places of some appends, and either the length of the segment after each, or the error that refuses all of
+them."""
 
 SubmitAppend: TypeAlias = Callable[[Append, AppendDone], None]
 OpenDirect: TypeAlias = Callable[[str, UUID], Awaitable[DirectLine]]

@@ -78,8 +78,8 @@ class ServedReads(Protocol):
         ...
 
     def submit_appends(self, appends: Sequence[FrameAppend], done: AppendsDone) -> None:
-        """As ``submit_append`` for each, in order: each is decided by itself. ``done`` is called until the outcome of each is
-        known, in order for the appends of a segment and a writer."""
+        """As ``submit_append`` for each append, in order; each is decided by itself. ``done`` may be called several times,
+        each time with the outcomes of some appends. Those of one writer in one segment come in order."""
         ...
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:

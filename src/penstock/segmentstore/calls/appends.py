@@ -57,7 +57,7 @@ class _SplitRun:
 
 
 def _answer_one(done: AppendsDone, place: int, outcome: Appended | PenstockError) -> None:
-    """Answers one append of several that is decided by itself."""
+    """Answer one of several appends that was decided by itself."""
     done((place,), (outcome.end_offset,) if isinstance(outcome, Appended) else outcome)
 
 
@@ -101,11 +101,13 @@ class Appends:
         self._park(request, done)
 
     def submit_many(self, appends: Sequence[FrameAppend], places: Sequence[int], done: AppendsDone) -> None:
-        """See ``ServedReads.submit_appends``; ``places``: those that are this container's."""
+        """See ``ServedReads.submit_appends``; ``places``: of the appends that belong to this container."""
         memory, settings = self._memory, self._settings
-        # Whether all fit: then each does.
+        # If all fit together, none has to be checked alone.
         room_bytes = memory.unflushed_limit_bytes - memory.unflushed_bytes - memory.queued_bytes
-        roomy = not self._log.shortage.is_known and sum([len(appends[place][2]) for place in places]) <= room_bytes
+        fit_together = (
+            not self._log.shortage.is_known and sum([len(appends[place][2]) for place in places]) <= room_bytes
+        )
         taken: list[int] = []
         mutation = AppendsMutation(partial(done, taken))
         for place in places:
@@ -118,7 +120,7 @@ class Appends:
             error: PenstockError | None = None
             if segment is not None and state is not None:
                 error = self._refusal(segment, state, key, size, number, count, previous)
-                if error is None and not roomy:
+                if error is None and not fit_together:
                     error = self._no_room(size)
                 if error is None and segment.gate is not None:
                     error = self._limited(segment, size, count)
@@ -128,7 +130,7 @@ class Appends:
                 or mutation.size_bytes + size > settings.frame_bytes
                 or len(taken) >= settings.frame_operations
             ):
-                # Answers come in order: those of the appends before this one first.
+                # Answers come in order: first those of the appends before this one.
                 self._submit(mutation)
                 taken = []
                 mutation = AppendsMutation(partial(done, taken))
@@ -204,8 +206,8 @@ class Appends:
         )
 
     def _limited(self, segment: Segment, size: int, count: int, *, single: bool = True) -> PenstockError | None:
-        """Why a limit refuses the append; None: it has been counted. A run that is not refused as a whole would not be if
-        its appends came one by one."""
+        """Why a limit refuses the append; None: it has been counted. If a run is not refused as a whole,
+        none of its appends would be refused alone."""
         gate = segment.gate
         error = None if gate is None else gate.take(segment, size, count if size else 0, single=single)
         if error is not None and single:

@@ -74,7 +74,7 @@ class Answer:
 
 
 def submit_to_each(containers: Sequence[Appends], appends: Sequence[FrameAppend], done: AppendsDone) -> None:
-    """Pass each of the appends to its container."""
+    """Pass the appends to their containers. ``containers`` has one for each append."""
     places: dict[Appends, list[int]] = {one: [] for one in dict.fromkeys(containers)}
     for place, one in enumerate(containers):
         places[one].append(place)

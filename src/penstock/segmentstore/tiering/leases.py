@@ -69,7 +69,8 @@ class Leases:
         self._leases_on: dict[int, int] = {}
         """How many leases hold each segment."""
         self._gone: dict[int, str] = {}
-        """Names of leased segments that were deleted or merged. Nothing else knows whose chunks a crash has orphaned."""
+        """Names of leased segments that were deleted or merged, by uid. Nothing else records the owner of chunks that a
+        crash has orphaned."""
         self._done: dict[int, set[int]] = {}
         """The tasks under a lease that are done, in memory only. After a restart the lease ends by time."""
 
@@ -94,7 +95,7 @@ class Leases:
         return damaged
 
     async def _recover_names(self) -> None:
-        """A damaged row counts as none: the name is unknown, so no lease keeps an orphan of the segment from an erasure."""
+        """A damaged row counts as missing: with an unknown name, no lease protects the segment's orphans from an erasure."""
         bounds = records.range_of(records.prefix(records.TAG_LEASED_NAME, self._state.index))
         for key, value in await self._state.rows.scan_all(bounds, damaged=[]):
             self._gone[records.parse_number(key[3:])] = value.decode()
@@ -230,15 +231,15 @@ class Leases:
                 if own is None or own.until_ms < held.until_ms:
                     self._put((lease, target.uid), held)
 
-    def gone(self, segment: Segment) -> None:
-        """The segment is deleted or merged. Its name is kept as long as a lease is on it."""
+    def keep_name(self, segment: Segment) -> None:
+        """Keep the name of a segment that is deleted or merged, for as long as a lease is on it."""
         if segment.uid in self._leases_on:
             self._gone[segment.uid] = segment.name
             self._state.rows.put(self._name_key(segment.uid), segment.name.encode())
 
     def may_hold(self, uid: int, name: str) -> bool:
-        """Whether an orphan of a segment that no longer exists may hold bytes of another one that no longer exists, of which
-        only the name is known: it may be this one, or may have been merged into it. Then all its leases went along.
+        """Whether an orphan of the deleted segment ``uid`` may hold bytes of the deleted segment ``name``: they are the same,
+        or ``uid`` may have been merged into ``name``. After a merge, all leases on ``uid`` are on ``name`` too.
         """
         mine = self._gone.get(uid)
         if mine is None or mine == name:

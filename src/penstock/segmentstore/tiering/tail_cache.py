@@ -133,7 +133,7 @@ class TailCache:
         else:
             entry = self._open
             if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
-                # Block sizes double, so that a segment with ten bytes does not hold 64 KiB. The first one after tiering
+                # Block sizes double, so that a segment with ten bytes does not hold 64 KiB. The first block after tiering
                 # has room for as much as was tiered, unless most of the memory is held by such blocks.
                 before = 2 * entry.capacity if entry else self._memory.room_for(self._tiered_bytes)
                 capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, before))

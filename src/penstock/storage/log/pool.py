@@ -241,7 +241,7 @@ class FilePool:
             while not self._stopping:
                 change = self._change
                 if (self._leftover or self._unwanted) and self._may_prepare and len(self._spares) <= SPARES_KEPT:
-                    # First, or a roll would wait for all those removals, each in steps.
+                    # Prepare a spare first: otherwise a roll of the log would wait for all those removals.
                     await self._may_write()
                     await self._try_to_prepare()
                 elif self._leftover:

@@ -185,20 +185,20 @@ class SyncPolicy:
     reports_errors: bool = field(default_factory=lambda: _kernel() >= _SYNCFS_REPORTS_ERRORS)
     avoided_until: float = 0.0
     slowest_s: float = 0.0
-    """Seconds for each file of the sync that was too slow."""
+    """Seconds for each file that the last slow sync of the whole file system took."""
 
     @property
     def is_worthwhile(self) -> bool:
         return self.reports_errors and time.monotonic() >= self.avoided_until
 
     def record(self, seconds: float, files: int) -> None:
-        """Record the duration of one sync of the whole. If file by file may be faster, avoid it for a while."""
+        """Record the duration of one sync of the whole file system. If it was slow, avoid such syncs for a while."""
         if seconds > _SLOW_S + _SLOW_FILE_S * files:
             self.avoided_until, self.slowest_s = time.monotonic() + _AVOIDED_S, seconds / files
 
     def record_single(self, seconds: float, files: int) -> None:
-        """Record the duration of syncs file by file. If they are slower than the whole was, the disk is busy: end the
-        while."""
+        """Record the duration of syncs file by file. If they are slower than the whole file system was, the disk is busy:
+        sync the whole again."""
         if files >= SHARED_MIN_FILES and seconds > self.slowest_s * files:
             self.avoided_until = 0.0
 

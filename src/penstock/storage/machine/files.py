@@ -435,7 +435,8 @@ class RealFiles:
         return Path(self._located(path))
 
     def _located(self, path: str) -> str:
-        """As text: ten thousand small files are written together, and a ``Path`` of each takes longer than its check."""
+        """The full path as a string. With ten thousand small files in a call, making a ``Path`` of each takes longer than the
+        check."""
         forks.check(self._owner)
         if not _PATH.match(path) or path.startswith("/") or ".." in path.split("/"):
             raise InternalError("path was not made by this program", path=repr(path[:200]))

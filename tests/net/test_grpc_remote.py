@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
+import grpc
 import pytest
 import uvloop
 from grpc_fakes import MemoryController, MemorySegments, Refusing
@@ -42,6 +43,7 @@ from penstock.net.dial.grpc_connection import GrpcConnection
 from penstock.net.dial.security import security_for
 from penstock.net.grpc import mapping
 from penstock.net.grpc.grpc_server import GrpcServer
+from penstock.net.native.calls import SERVICE
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.transactions import EventBlock
 from penstock.ports.data.chunks import ChunkRange, Leased
@@ -246,6 +248,40 @@ def test_calls_ride_over_a_restart_of_the_server() -> None:
             async with GrpcServer(controller, MemorySegments(), port=port):
                 assert await asyncio.wait_for(asked, 10) is True
         await connection.__aexit__(None, None, None)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_a_call_that_ended_with_the_connection_while_it_started_was_lost(repeat: bool) -> None:
+    """gRPC then reports CANCELLED, without an error of ours; seen when a server was killed under load."""
+
+    async def play() -> None:
+        calls = 0
+
+        async def answer(request: bytes, context: Any) -> bytes:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+            return request
+
+        server = grpc.aio.server()
+        handlers = {"layout.endpoint": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with GrpcConnection(f"127.0.0.1:{port}") as connection:
+                if repeat:
+                    assert await connection.call("layout.endpoint", b"x") == b"x"
+                else:
+                    # The caller decides; for reads and writes, this error is one of a lost connection.
+                    with pytest.raises(NotConnectedError):
+                        await connection.call("layout.endpoint", b"x", repeat=False)
+            assert calls == 1 + repeat
+        finally:
+            await server.stop(None)
 
     asyncio.run(play())
 

@@ -37,6 +37,10 @@ _AUTHORIZATION = "authorization"
 _DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate", "ostname Verification Check failed")
 """Texts of gRPC about a server's certificate."""
 
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""What gRPC reports if the server or the connection was lost; the second one rarely, for a call that was just starting. A
+call that is cancelled here raises CancelledError instead."""
+
 # Pings detect within a minute that a host has disappeared without closing its connections.
 _OPTIONS = (
     ("grpc.max_receive_message_length", REPLY_BYTES_MAX),
@@ -154,9 +158,10 @@ class GrpcConnection:
                     asked_again = True
                     if presenting.refused(header):
                         continue
-                again = repeat and error.code() is grpc.StatusCode.UNAVAILABLE and loop.time() + pause < deadline
+                lost = error.code() in _LOST
+                again = repeat and lost and loop.time() + pause < deadline
                 again = again and not (self._security.tls is not None and _is_distrust(str(error.details())))
-                if error.code() is grpc.StatusCode.UNAVAILABLE and at == self._at:
+                if lost and at == self._at:
                     self._at = (at + 1) % len(self._targets)
                 if not again or not self._channels:
                     raise self._error(name, error) from error
@@ -184,7 +189,7 @@ class GrpcConnection:
         if typed is not None:
             return typed
         details = str(error.details())[:500]
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
+        if error.code() in _LOST:
             if self._security.tls is not None and _is_distrust(details):
                 return TlsError("the server's certificate cannot be trusted", address=self.address, details=details)
             return NotConnectedError(

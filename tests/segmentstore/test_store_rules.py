@@ -106,6 +106,13 @@ def test_memory_is_refused_at_the_limit_and_urgent_at_half() -> None:
     assert tiering_is_urgent(5, limit_bytes=10)
 
 
+@given(held=st.integers(0, 30), limit=st.integers(1, 10), adding=st.integers(0, 30))
+def test_an_append_waits_only_while_tiering_is_urgent(held: int, limit: int, adding: int) -> None:
+    if append_throttled(held, limit_bytes=limit, adding_bytes=adding) is not None:
+        assert held + adding > limit
+        assert tiering_is_urgent(held, limit_bytes=limit)
+
+
 @pytest.mark.parametrize(
     "settings", [{"containers": 0}, {"containers": 70_000}, {"flush_interval_s": -1.0}, {"retry_max_s": 0.01}]
 )

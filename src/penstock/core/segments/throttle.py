@@ -6,8 +6,12 @@ from penstock.model.errors import ThrottledError
 
 
 def append_throttled(held_bytes: int, *, limit_bytes: int, adding_bytes: int) -> ThrottledError | None:
-    """The error for an append that would exceed the limit, or None. An idle store accepts any append."""
-    if held_bytes and held_bytes + adding_bytes > limit_bytes:
+    """The error for an append that would exceed the limit, or None. No append counts for more than half of the limit.
+
+    So an append waits only while tiering is urgent. A large one would otherwise wait for the last held byte, which
+    nothing tiers before it is due by its age, and forever beside small appends that keep coming.
+    """
+    if held_bytes + min(adding_bytes, limit_bytes // 2) > limit_bytes:
         return ThrottledError(
             "tier 2 does not keep up", resource="unflushed_bytes", limit=limit_bytes, held_bytes=held_bytes
         )

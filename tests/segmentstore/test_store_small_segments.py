@@ -243,3 +243,26 @@ def test_tiering_that_is_cancelled_before_it_began_leaves_no_coroutine_behind() 
             await body(made)
 
     asyncio.run(main())
+
+
+def test_a_lower_limit_of_untiered_bytes_makes_room_at_once() -> None:
+    """Else appends would wait until what is held is due by its age."""
+
+    async def body(made: World) -> None:
+        store = await made.open()
+        await filled(store, 3, b"x" * 1_000)
+        store.allow_memory(cache_bytes=1 << 20, unflushed_bytes=2_000)
+        async with asyncio.timeout(60):
+            while store._memory.unflushed_bytes > 1_000:
+                await asyncio.sleep(0.01)
+
+    in_virtual_time(body, containers=1, flush_interval_s=3600.0)
+
+
+def test_a_large_append_does_not_wait_for_the_last_held_byte() -> None:
+    async def body(made: World) -> None:
+        store = await made.open()
+        writers = await filled(store, 2, b"x")
+        await writers[0].append(b"y" * 5_000)
+
+    in_virtual_time(body, containers=1, flush_interval_s=3600.0, max_unflushed_bytes=4_000)

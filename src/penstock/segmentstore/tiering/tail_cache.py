@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.segments.rolling import block_cut
 from penstock.ports.files import Buffer
@@ -60,6 +60,7 @@ class CacheMemory:
         "_most",
         "cached_bytes",
         "limit_bytes",
+        "on_limit",
         "queued_bytes",
         "unflushed_bytes",
         "unflushed_limit_bytes",
@@ -72,6 +73,8 @@ class CacheMemory:
         self.cached_bytes = 0
         self.unflushed_bytes = 0
         self.queued_bytes = 0
+        self.on_limit: dict[Callable[[], None], None] = {}
+        """Called after the limits have changed: what was little under the old ones may now be too much."""
         self._evictable: deque[tuple[TailCache, Entry]] = deque()
         self._compact_at = _COMPACT_MIN
 
@@ -80,6 +83,8 @@ class CacheMemory:
         self.limit_bytes = min(limit_bytes, self._most[0])
         self.unflushed_limit_bytes = min(unflushed_limit_bytes, self._most[1])
         self.trim()
+        for changed in self.on_limit:
+            changed()
 
     def tiered(self, cache: TailCache, entry: Entry) -> None:
         """The entry is tiered and may be evicted."""

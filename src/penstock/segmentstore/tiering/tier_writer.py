@@ -150,6 +150,14 @@ class TierWriter:
     # --- the loop -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        limits = self._state.memory.on_limit
+        limits[self.wake_if_urgent] = None
+        try:
+            await self._run()
+        finally:
+            del limits[self.wake_if_urgent]
+
+    async def _run(self) -> None:
         state, parts, settings = self._state, self._parts, self._parts.settings
         failures = 0
         while True:

@@ -313,11 +313,12 @@ def test_explain_run_undo_reclaim_and_forecast_speak(penstock: Run, world: FakeC
     assert "taken back" in err
     out = penstock("retention", "reclaim", "s/t")[1]
     assert "3 MB" in out
-    assert "bytes 2 kB, why grace, until 2027-01-15 08:00:01Z" in out
+    assert "2 kB kept for an undo, by the grace of the policy, until 2027-01-15 08:00:01Z" in out
+    assert "leases" not in out
     assert json.loads(penstock("retention", "reclaim", "s/t", "--json")[1])["disk_bytes"] == 3_000_000
     out = penstock("retention", "forecast", "s/t")[1]
     assert "retain.max_bytes 1 kB: 400 B used, reached in 12 s, 2027-01-15 08:00:12Z" in out
-    assert "backlog.max_bytes 500 B of s/g: 500 B used, is reached" in out
+    assert "backlog.max_bytes 500 B of s/g: 500 B used, reached now" in out
     assert "disk 9 kB: 500 B used, not reached at this rate" in out
     assert "50 B/s" in out
 

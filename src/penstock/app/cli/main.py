@@ -26,7 +26,8 @@ Start here:
   penstock retention explain demo/clicks                what would be deleted, what is kept, and why
 
 Every command takes --help and --json. Commands use the store at localhost:9090, at --controller HOST:PORT,
-or in --data DIR without a server. Commands that delete show what is lost and ask; in scripts they need --yes.
+or in --data DIR without a server. Commands that change a policy or delete show what is lost and ask; in
+scripts they need --yes. `retention run` only does what the policy says, and does not ask.
 """
 
 NOT_TRUE = (NOT_TRUE_STATUS, "a receipt, a checkpoint or another proof does not hold")

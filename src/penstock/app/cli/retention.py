@@ -29,18 +29,17 @@ from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOpt
 from penstock.app.cli.common.words import (
     cut_words,
     decision_words,
-    facts_words,
     forecast_words,
     moment,
     parse_moment,
     policy_rows,
     policy_value,
+    reclaim_words,
 )
 from penstock.app.cli.planned_facts import plan_facts
 from penstock.app.cli.plans import Plan, loss_of, plan_change
 from penstock.app.cli.policies import as_fields, sentence
 from penstock.app.cli.upkeep.evidence import certificate
-from penstock.codec.answers import as_json
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import BY_PATH, encode_document, value_of
 from penstock.core.policies.levels import pravega_view, remarks, resolve, with_value
@@ -377,7 +376,7 @@ def reclaim(
     """
     with open_target(controller, data) as store:
         report = store.stream(stream).retention.reclaim()
-    print_answer(report, lambda found: facts_words(as_json(found)), as_json=json)
+    print_answer(report, reclaim_words, as_json=json)
 
 
 @app.command()

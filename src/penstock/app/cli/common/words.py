@@ -17,6 +17,7 @@ from penstock.model.answers.erasure import TableConfirmation
 from penstock.model.answers.explanation import ExplainedRange, Explanation
 from penstock.model.answers.forecast import Forecast, ReachedLimit
 from penstock.model.answers.plan import Holding, PlanStep, RetentionPlan, RetentionRun, Writers
+from penstock.model.answers.reclaim import PendingBytes, PendingReason, ReclaimReport
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -192,6 +193,32 @@ def hurt_words(decision: RetentionRun | PlanStep) -> Iterator[str]:
         yield "the stream itself is deleted"
 
 
+_PENDING: Final = {
+    PendingReason.GRACE: "kept for an undo, by the grace of the policy",
+    PendingReason.HOLD: "kept for an undo, by hold {name}",
+    PendingReason.LEASE: "leased by readers",
+    PendingReason.BLOCK: "in a block of which readers can read the rest",
+    PendingReason.CHECKPOINT: "freed after the next checkpoint",
+    PendingReason.DELETED: "of segments that are about to be deleted",
+}
+"""Why bytes that nobody can read are still on disk, as in ``PendingReason``."""
+
+
+def reclaim_words(found: ReclaimReport) -> dict[str, object]:
+    """The account of a stream's files, with a line for each part that is not yet freed."""
+    sizes = ("stream", "at_ms", "disk_bytes", "live_bytes", "tiered_bytes", "freed_bytes", "pending_bytes")
+    facts = facts_words({name: getattr(found, name) for name in sizes})
+    if found.pending:
+        facts["pending"] = [_pending(item) for item in found.pending]
+    return facts
+
+
+def _pending(item: PendingBytes) -> str:
+    until = "" if item.until_ms is None else f", until {moment(item.until_ms)}"
+    holders = ", ".join(sorted({lease.holder for lease in item.leases if lease.holder}))
+    return f"{format_size(item.bytes)} {_PENDING[item.why].format(name=item.name)}{f' ({holders})' if holders else ''}{until}"
+
+
 def forecast_words(found: Forecast) -> dict[str, object]:
     """When each limit is reached, as text."""
     rates = ("size_bytes", "append_bytes_per_s", "release_bytes_per_s", "window_ms")
@@ -204,7 +231,7 @@ def _filling(item: ReachedLimit, now_ms: int) -> str:
     whose = f" of {item.subscriber}" if item.subscriber else ""
     said = f"{item.what} {format_size(item.limit_bytes)}{whose}: {format_size(item.used_bytes)} used"
     if item.used_bytes >= item.limit_bytes:
-        return f"{said}, is reached"
+        return f"{said}, reached now"
     if item.at_ms is None:
         return f"{said}, not reached at this rate"
     return f"{said}, reached in {format_duration(max(0, item.at_ms - now_ms))}, {moment(item.at_ms)}"

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worker_pair import echo, pair
 
+from penstock.client.writing.write_blocks import WriteBlock
 from penstock.model.errors import (
     ContainerOfflineError,
     InternalError,
@@ -104,6 +105,14 @@ def test_errors_keep_their_class_message_and_fields(error: PenstockError) -> Non
 def test_a_field_that_has_no_form_becomes_text() -> None:
     text, beside = encode_error(InternalError("broken", what=ValueError("x"), size=3))
     assert decode_error(text, b"".join(beside)).fields == {"what": "x", "size": 3}
+
+
+def test_the_block_of_a_writer_arrives_as_the_append_that_it_is() -> None:
+    block = WriteBlock(b"data", 2, (b"k", b"l"), 1)
+    block.segment, block.writer, block.event_number, block.previous = "s/t/0.#epoch.0", UUID(int=1), 5, 3
+    assert through(block) == Append(
+        segment="s/t/0.#epoch.0", writer=UUID(int=1), data=b"data", event_number=5, event_count=2, previous=3
+    )
 
 
 def test_what_none_of_the_ports_has_is_refused() -> None:

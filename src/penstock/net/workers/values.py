@@ -139,13 +139,21 @@ def _encodable(value: object) -> object:
     return value
 
 
+def _record_of(kind: type) -> str | None:
+    """The record that a value of this type is sent as. A writer's block in flight is an ``Append`` with more fields."""
+    for base in kind.__mro__:
+        if _RECORDS.get(base.__name__) is base:
+            return base.__name__
+    return None
+
+
 def _pack(value: object, beside: list[Buffer]) -> object:
     kind = type(value)
     if kind in _JUST_PLAIN:
         return value
-    fields_of = _FIELDS.get(kind.__name__)
-    if fields_of is not None and _RECORDS[kind.__name__] is kind:
-        return [kind.__name__, [_pack(getattr(value, field), beside) for field in fields_of]]
+    record = _record_of(kind)
+    if record is not None:
+        return [record, [_pack(getattr(value, field), beside) for field in _FIELDS[record]]]
     if isinstance(value, bytes | bytearray | memoryview):
         beside.append(value)
         return ["b", len(beside) - 1]

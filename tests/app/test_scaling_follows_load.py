@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import penstock
+from penstock.controller.scaling.scaler import CHANGES_MAX
 from penstock.model.policies import ScaleType, ScalingPolicy
 from penstock.model.scaling import ScalingAction
 
@@ -72,7 +73,9 @@ def test_a_stream_scales_up_under_load_and_down_when_idle_and_readers_get_each_e
             check_whole_and_ordered(got, written)
             await store.controller.drain_audit()
             entries = [entry["action"] async for entry in audit_of(store)]
-            assert entries == [change.action.value for change in changes]
+            # On a busy machine the stream takes more steps than it remembers; the audit stream has all of them.
+            assert entries[-len(changes) :] == [change.action.value for change in changes]
+            assert len(entries) == len(changes) or len(changes) == CHANGES_MAX
 
     async def audit_of(store):
         async with store.stream("_system/audit").reader(until_tail=True) as reader:

@@ -13,7 +13,8 @@ from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
 from penstock.controller.histories import Histories
-from penstock.model.errors import InvalidCutError
+from penstock.controller.streams.cuts import asked_again
+from penstock.model.errors import InvalidCutError, TruncatedError, UnavailableError
 from penstock.model.retention import PolicyDocument
 from penstock.testing.fakes import FakeClock
 
@@ -109,3 +110,29 @@ def test_bytes_that_grace_keeps_in_later_segments_are_reported(monkeypatch) -> N
             assert report.live_bytes == 5
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([InvalidCutError("never had")] * 8, InvalidCutError),
+        ([InvalidCutError("never had"), *[TruncatedError("gone")] * 7], UnavailableError),
+        ([TruncatedError("gone"), InvalidCutError("never had"), None], None),
+    ],
+)
+def test_the_last_try_decides_what_a_question_raises(errors, expected) -> None:
+    left = list(errors)
+
+    @asked_again
+    async def question(_owner: object, _stream: object) -> str:
+        error = left.pop(0)
+        if error is not None:
+            raise error
+        return "answer"
+
+    if expected is None:
+        assert asyncio.run(question(None, STREAM)) == "answer"
+    else:
+        with pytest.raises(expected):
+            asyncio.run(question(None, STREAM))
+    assert not left

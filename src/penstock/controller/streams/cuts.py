@@ -74,7 +74,7 @@ def asked_again(question: Q) -> Q:
             try:
                 return await question(owner, stream, *args, **options)
             except (SegmentNotFoundError, TruncatedError):
-                continue
+                unknown = None
             except InvalidCutError as error:
                 # If the caller or a damaged record gave the cut, the error comes again in each try.
                 unknown = error

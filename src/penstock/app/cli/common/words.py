@@ -197,7 +197,7 @@ _PENDING: Final = {
     PendingReason.GRACE: "kept for an undo, by the grace of the policy",
     PendingReason.HOLD: "kept for an undo, by hold {name}",
     PendingReason.LEASE: "leased by readers",
-    PendingReason.BLOCK: "in a block of which readers can read the rest",
+    PendingReason.BLOCK: "in a block that readers can still read in part",
     PendingReason.CHECKPOINT: "freed after the next checkpoint",
     PendingReason.DELETED: "of segments that are about to be deleted",
 }
